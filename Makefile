@@ -14,6 +14,8 @@
 PYTHON ?= python3
 # The package of PyTorch. TORCH= installs none, and tests that need it are skipped.
 TORCH ?= torch==2.13.0
+# The share of the slow tests that make test runs: 1/3 is the second of three.
+SHARE ?= 0/1
 
 BIN := .venv/bin
 DEMO_READY := .venv/demo-ready
@@ -39,7 +41,7 @@ APART := ZNNI_OME_ZARR_PYTHON=$(CURDIR)/.venv/ome-zarr/bin/python \
     ZNNI_DASK_KUBERNETES=$(CURDIR)/.venv/dask-kubernetes
 # Many tests wait for processes that they start: three workers keep two cores busy.
 WORKERS := -n 3 --dist worksteal
-PYTEST := $(SERIAL) $(APART) $(BIN)/python -m pytest $(WORKERS) --durations 20
+PYTEST := $(SERIAL) $(APART) $(BIN)/python -m pytest $(WORKERS) --share $(SHARE) --durations 20
 COVER := --cov=znni --cov=planner
 # Tests of whole runs, of primitives, of plans, and of everything that a missing library affects.
 QUICK := tests/core tests/network tests/importing tests/volumes/test_formats.py \

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
+from zlib import crc32
 
 import pytest
 from blas_threads import three_blas_threads
@@ -203,7 +204,22 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share", default="0/1", metavar="K/N", help="run share K of N of the slow tests, from 0"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    share, shares = map(int, config.getoption("--share").split("/"))
+    left = [
+        item
+        for item in items
+        if item.get_closest_marker("slow") and crc32(item.nodeid.encode()) % shares != share
+    ]
+    config.hook.pytest_deselected(items=left)
+    leaving = set(left)
+    items[:] = [item for item in items if item not in leaving]
     if detect_machine().gpus:
         return
     without_gpu = pytest.mark.skip(reason="needs an NVIDIA GPU, and there is none here")

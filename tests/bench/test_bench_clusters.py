@@ -35,6 +35,7 @@ def test_a_coordinator_hands_out_all_blocks_and_finds_them_again() -> None:
     assert "whole coordinator" in table("cluster-simulation", [row])
 
 
+@pytest.mark.slow
 def test_processes_of_this_machine_are_timed_and_weighed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def runs_of(net: str) -> Runs:
     return Runs([Path(net)], SIZE, [1], False, "cpu", None, options)
 
 
+@pytest.mark.slow
 def test_a_run_is_seen_while_it_goes_on(small_case: Path) -> None:
     ((row,),) = time_runs(runs_of("tiny.yaml"), small_case, 60)
     assert row["network"] == "tiny"
@@ -126,6 +127,7 @@ def test_the_volume_is_noise_however_it_is_stored(small_case: Path, storing: Sto
     assert (volume.chunks.codec if volume.chunks else None) == codecs.get(storing)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_reading_and_writing_took(small_case: Path) -> None:
     storing = (Storing.TIFF_DEFLATE,)
     ((row,),) = time_runs(
@@ -172,6 +174,7 @@ def test_the_least_that_commands_may_take_is_timed_beside_them(small_case: Path)
     assert 0 < worked[0] < worked[1] < worked[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".tif", ".h5"])
 def test_volumes_in_a_loop_take_more_than_their_layers(ending: str) -> None:
     row = time_volumes(load_network("tiny.yaml"), 20, 2, ending, "600MiB")

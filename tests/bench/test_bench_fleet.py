@@ -13,6 +13,7 @@ from bench.table import table
 from znni.core.shapes import Vec3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stacks", [False, True])
 def test_seconds_beyond_those_that_workers_rest(stacks: bool, tmp_path: Path) -> None:
     size = NETWORK.field_of_view + Vec3(39, 19, 19)

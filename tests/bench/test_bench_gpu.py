@@ -136,6 +136,7 @@ def test_every_primitive_for_gpus_is_exercised(primitive: Primitive) -> None:
         assert shape.elements < 10**6
 
 
+@pytest.mark.slow
 def test_the_exercises_errors_are_those_of_the_reference(machine: Machine) -> None:
     host = catalogue(machine)
     for name in ("direct", "direct_pooled", "max_pooling", "max_pooling_fragments"):
@@ -174,6 +175,7 @@ def test_parts_of_an_array_come_to_the_host() -> None:
     np.testing.assert_array_equal(there[1, :, 2], array[1, :, 2])
 
 
+@pytest.mark.slow
 @needs_torch
 def test_rows_hold_what_a_gpu_would_measure(
     machine: Machine, monkeypatch: pytest.MonkeyPatch

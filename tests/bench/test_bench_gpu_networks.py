@@ -86,6 +86,7 @@ def test_patches_are_multiples_of_the_pooling_and_places_lie_in_them() -> None:
         assert (at + NETWORK.total_pooling).within(patch - 1)
 
 
+@pytest.mark.slow
 @needs_torch
 def test_rows_hold_ours_and_what_each_peer_tried(
     plan: Plan, monkeypatch: pytest.MonkeyPatch

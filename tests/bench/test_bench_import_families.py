@@ -47,6 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.import_families, "FAMILIES", families)
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.usefixtures("small")
 def test_each_network_is_imported_and_compared(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ class FailingPeer:
         return 1e-7
 
 
+@pytest.mark.slow
 def test_a_layers_rows_hold_what_a_reader_needs(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
 
 
+@pytest.mark.slow
 def test_runs_of_one_plan_are_judged_together(tmp_path: Path) -> None:
     out = tmp_path / "memory.json"
     options = ["--edge", "40", "--ram", "2GiB", "--ram", "4GiB", "--rounds", "1", "--out", str(out)]

@@ -119,6 +119,7 @@ def test_fragments_in_pytorch_compute_again_what_does_not_fit(
     assert again.seconds() > 0
 
 
+@pytest.mark.slow
 @needs_torch
 @needs_monai
 @pytest.mark.filterwarnings("ignore")  # of what MONAI imports

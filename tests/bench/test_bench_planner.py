@@ -71,6 +71,7 @@ def test_searches_are_timed_here_and_for_other_machines() -> None:
     assert len(table("search", [here, there]).splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_what_a_machine_is_planned_to_do_stands_beside_what_was_published() -> None:
     paper = load_network(NETWORKS / "n337.yaml")
     rows = [plan_on(paper, 192, MACHINES / "titanx-e7.yaml", kind, "built-in") for kind in DEVICES]
@@ -87,6 +88,7 @@ def test_what_a_machine_is_planned_to_do_stands_beside_what_was_published() -> N
     assert len(table("machine-plans", rows).splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_strategies_of_the_paper_stand_beside_what_it_reached() -> None:
     there = MACHINES / "h200-node.yaml"
     paper = load_network(NETWORKS / "n337.yaml")
@@ -197,6 +199,7 @@ def test_an_unknown_family_is_refused() -> None:
         CliRunner().invoke(app, asked, catch_exceptions=False, standalone_mode=False)
 
 
+@pytest.mark.slow
 def test_searches_of_a_checkout_equal_themselves(tmp_path: Path) -> None:
     net = str(NETWORKS / "boundaries.yaml")
     cases = [

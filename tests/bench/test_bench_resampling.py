@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from bench.__main__ import app
@@ -11,6 +12,7 @@ from bench.record import load
 from bench.resampling import OURS, SCIPY
 
 
+@pytest.mark.slow
 def test_its_command_saves_what_it_prints(tmp_path: Path) -> None:
     out = tmp_path / "resampling.json"
     command = ["resampling", "--size", "16", "--maps", "3", "--threads", "2", "--repeats", "2"]

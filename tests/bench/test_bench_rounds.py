@@ -106,6 +106,7 @@ def fails_to_start() -> None:
     raise ValueError("never")
 
 
+@pytest.mark.slow
 def test_a_child_answers_reports_errors_and_may_be_killed() -> None:
     with Child(Server) as child:
         assert child.call("add", 2, 3) == 5

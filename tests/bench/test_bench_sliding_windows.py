@@ -25,6 +25,7 @@ def rows(out: Path, *arguments: str) -> list[Row]:
     return load(out, "sliding-windows").rows
 
 
+@pytest.mark.slow
 def test_whole_runs_with_and_without_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,6 +45,7 @@ def test_whole_runs_with_and_without_windows(
     assert [row["name"] for row in again] == ["znni", "znni, no windows"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_spec("monai"), reason="MONAI is not installed")
 def test_windows_of_monai_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.session.measure_ceilings", lambda _threads: CEILINGS)

@@ -43,6 +43,7 @@ def rows(*arguments: str, out: Path) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in json.loads(out.read_text())["rows"]}
 
 
+@pytest.mark.slow
 @needs_torch
 def test_ways_of_pytorch_on_a_gpu_give_the_output_of_the_host() -> None:
     from bench.peers.torch_windows import torch_ways
@@ -59,6 +60,7 @@ def test_ways_of_pytorch_on_a_gpu_give_the_output_of_the_host() -> None:
         assert apart <= allowed * np.abs(exact).max(), name
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_window_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.session.measure_ceilings", lambda _threads: CEILINGS)
@@ -68,6 +70,7 @@ def test_a_window_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found["znni"]["predicted_voxels_per_s"] > 0
 
 
+@pytest.mark.slow
 def test_windows_are_predicted_for_machines_that_are_not_here(tmp_path: Path) -> None:
     out = tmp_path / "unets.json"
     asked = ["--net", "unet3d", "--net", "nnunet-instance", "--window", "32"]
@@ -90,6 +93,7 @@ def test_windows_are_predicted_for_machines_that_are_not_here(tmp_path: Path) ->
         assert 0 < row["declared_gib"] < 1
 
 
+@pytest.mark.slow
 def test_several_windows_are_predicted_at_once(tmp_path: Path) -> None:
     out = tmp_path / "unets.json"
     asked = ["--window", "32", "--batch", "4", "--machine", str(MACHINES / "h200-node.yaml")]
@@ -125,6 +129,7 @@ def test_a_window_on_a_gpu(accuracy: str, tmp_path: Path) -> None:
     assert ours["peak_gib"] <= ours["declared_gib"]
 
 
+@pytest.mark.slow
 @needs_emulation
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_windows_are_handed_over_as_in_a_run(count: int, monkeypatch: pytest.MonkeyPatch) -> None:

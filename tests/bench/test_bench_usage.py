@@ -131,6 +131,7 @@ def test_every_command_has_its_module(
         assert f" {name} [" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_command_imports_only_its_own_module() -> None:
     code = """
 import sys, bench.__main__

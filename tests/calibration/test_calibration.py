@@ -56,6 +56,7 @@ def test_each_primitive_has_calls_of_its_own() -> None:
     assert not tile & transient
 
 
+@pytest.mark.slow
 def test_little_memory_leaves_calls_out() -> None:
     primitive = EVERY["direct"]
     for operation, shape in designed_calls(primitive, FULL, 2**20):

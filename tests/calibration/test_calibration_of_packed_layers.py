@@ -24,6 +24,7 @@ def once(run: object, repeats: int) -> Timing:
     return Timing((1.0,) * repeats)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(
     ("layer", "maps"),

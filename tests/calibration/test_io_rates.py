@@ -105,6 +105,7 @@ def test_all_is_measured(virtual: list[int]) -> None:
     assert lines[1].split()[:3] == ["memory", "never", "touched"]
 
 
+@pytest.mark.slow
 def test_cold_memory_is_not_measured_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for warm in (inf, 2.0**60):  # not virtual; more than can be taken
         monkeypatch.setattr("znni.calibration.memory_rates.warm_bytes", lambda warm=warm: warm)

@@ -127,6 +127,7 @@ for extent in range(20):
 """
 
 
+@pytest.mark.slow
 def test_two_programs_may_write_at_once(database: CostDatabase) -> None:
     start = [sys.executable, "-c", WRITE, str(database.path)]
     folder = Path(__file__).parent  # the writers import this module and its imports

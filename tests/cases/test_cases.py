@@ -34,6 +34,7 @@ def test_labels_are_those_of_the_steps_one_by_one(tmp_path: Path, ending: str) -
     assert made.get_data_dtype() == np.uint8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slab", [2**22, 400])
 def test_holes_of_a_masked_scan_are_normalized(
     tmp_path: Path, slab: int, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,7 @@ def labels(path: Path) -> np.ndarray:
     return np.asarray(nibabel.load(path).dataobj)
 
 
+@pytest.mark.slow
 def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
     quick = "-device", "cpu", "--disable_tta"
     done = znni(*LINE, *quick, "-f", "0", "1")
@@ -56,6 +57,7 @@ def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
     assert (labels(folder / "one" / "b.nii.gz") != labels(folder / "out" / "b.nii.gz")).any()
 
 
+@pytest.mark.slow
 def test_labels_of_several_results_folders_are_joined(folder: Path) -> None:
     first = next(folder.glob("results/*/*"))
     plans = results_plans((0, 1, 2), ["CTNormalization"])
@@ -72,6 +74,7 @@ def test_labels_of_several_results_folders_are_joined(folder: Path) -> None:
     assert (folder / "one" / "plans.json").exists()
 
 
+@pytest.mark.slow
 def test_a_results_folder_is_a_network_of_infer(folder: Path) -> None:
     place = next(folder.glob("results/*/*"))
     done = znni(
@@ -85,6 +88,7 @@ def test_a_results_folder_is_a_network_of_infer(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_2d_configuration_is_computed_slice_by_slice(folder: Path) -> None:
     place = folder / "results" / "Dataset003_Liver" / "nnUNetTrainer__nnUNetPlans__2d"
     write_results(
@@ -95,6 +99,7 @@ def test_a_2d_configuration_is_computed_slice_by_slice(folder: Path) -> None:
     assert labels(folder / "out" / "a.nii.gz").shape == scan().T.shape
 
 
+@pytest.mark.slow
 def test_a_cascade_runs_its_earlier_stage_itself(folder: Path) -> None:
     earlier = next(folder.glob("results/*/*"))
     place = earlier.rename(earlier.with_name("nnUNetTrainer__nnUNetPlans__3d_lowres"))

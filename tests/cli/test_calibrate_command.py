@@ -34,6 +34,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("znni.calibration.io_rates.measure_handling", lambda _: QUICK_HANDLING)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_case")
 def test_calibrating_and_planning_from_it() -> None:
     show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")

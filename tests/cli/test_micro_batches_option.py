@@ -49,6 +49,7 @@ def last_of(plan: Plan) -> str:
     return str(plan.steps[-1].primitive)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "primitive"), CHOSEN.items())
 def test_commands_and_library_plan_with_the_pieces_that_are_asked_for(
     chosen: Division, primitive: str

@@ -45,10 +45,12 @@ def loaded(folder: Path, *arguments: str) -> set[str]:
     return set(done.stdout.rpartition("loaded:")[2].split())
 
 
+@pytest.mark.slow
 def test_a_plan_loads_no_library_that_it_does_not_need(folder: Path) -> None:
     assert not loaded(folder, "plan", "--volume", "100,100,100") & NOT_NEEDED
 
 
+@pytest.mark.slow
 def test_a_run_loads_no_library_that_it_does_not_need(folder: Path) -> None:
     arguments = ("infer", "volume.h5", "--random-weights", "0", "--out", "out.h5")
     assert not loaded(folder, *arguments) & (NOT_NEEDED - {"h5py"})

@@ -157,6 +157,7 @@ def test_a_long_search_says_so(
     assert "searching for the fastest plan, 0 s so far" in caplog.messages
 
 
+@pytest.mark.slow
 def test_only_a_terminal_is_told_of_a_long_search(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL_NET)
     impatient = "from znni.core import logged; logged.LONG_SECONDS = 1e-4"

@@ -66,6 +66,7 @@ def check_finished_blocks(partial: Path, expected: NDArray[np.float64]) -> None:
     np.testing.assert_allclose(found[written], expected[written], rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "out"),
     [
@@ -89,6 +90,7 @@ def test_a_signal(
     check_finished_blocks(long_case / f"{out}.partial", expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_killed_outright(out: str, long_case: Path, expected: NDArray[np.float64]) -> None:
     with started("wait", long_case, out) as process:
@@ -118,6 +120,7 @@ def check_write_failure(process: subprocess.Popen[str], out: str, reason: str) -
     assert "finished block" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_a_file_that_may_not_grow(
     out: str, long_case: Path, expected: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
@@ -129,6 +132,7 @@ def test_a_file_that_may_not_grow(
     check_it_goes_on(out, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_a_disk_that_fills_up(
     out: str, long_case: Path, expected: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch

@@ -115,6 +115,7 @@ def assert_undisturbed() -> None:
     assert [path for path in Path().iterdir() if ".partial" in path.name] == []
 
 
+@pytest.mark.slow
 def test_processes_of_this_machine_give_what_one_part_gives() -> None:
     told: list[tuple[int, int, str]] = []
 
@@ -147,6 +148,7 @@ def test_every_worker_gets_blocks() -> None:
     assert alone.patches < workers
 
 
+@pytest.mark.slow
 def test_a_plan_is_made_for_all_workers() -> None:
     compute("local:2", plan=None, ram="1538MiB", threads=2)
     assert Plan.from_json(read_ledger("out.zarr").plan).patches >= 2
@@ -154,6 +156,7 @@ def test_a_plan_is_made_for_all_workers() -> None:
     np.testing.assert_allclose(found, whole, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_replaced(
     machines: HandStarted, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,6 +183,7 @@ def expect_answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "OVERDUE_TIMES", 1)
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_done_without(
     machines: HandStarted, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -203,6 +207,7 @@ def test_a_worker_that_hangs_is_done_without(
     assert psutil.wait_procs(stopped, 10)[1] == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_late_does_no_harm(
     machines: HandStarted, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -270,6 +275,7 @@ def shut_out(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if "is shut out: " in each.getMessage()]
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_compute_are_shut_out(
     machines: HandStarted, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -292,6 +298,7 @@ def test_workers_that_cannot_compute_are_shut_out(
     assert_undisturbed()
 
 
+@pytest.mark.slow
 def test_when_no_worker_is_left_the_run_ends(machines: HandStarted) -> None:
     workers = [machines.start("no file") for _ in range(2)]
     with pytest.raises(ZnniError, match="/elsewhere"):
@@ -303,6 +310,7 @@ def test_when_no_worker_is_left_the_run_ends(machines: HandStarted) -> None:
     assert_undisturbed()
 
 
+@pytest.mark.slow
 def test_bits_of_a_class(machines: HandStarted) -> None:
     machines.start()
     begun = False
@@ -323,6 +331,7 @@ def test_bits_of_a_class(machines: HandStarted) -> None:
     assert "Another 9000" in makers.values()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_and_the_same_command_goes_on() -> None:
     command = [sys.executable, "-m", "znni", *ARGUMENTS, "--out", "out.zarr", "--cluster",
                "local:2", "--ram", "1538MiB", "--threads", "2"]  # fmt: skip
@@ -346,6 +355,7 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on() -> None:
     assert_undisturbed()
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_gone(machines: HandStarted) -> None:
     machines.start()
 
@@ -359,6 +369,7 @@ def test_a_scheduler_that_is_gone(machines: HandStarted) -> None:
     assert_undisturbed()
 
 
+@pytest.mark.slow
 def test_two_runs_on_one_output(machines: HandStarted) -> None:
     machines.start()
     second: list[str] = []
@@ -418,6 +429,7 @@ def test_workers_of_one_machine_are_alike() -> None:
     assert "a local cluster has 2 groups, and its workers are all alike; give one group" in said
 
 
+@pytest.mark.slow
 def test_too_little_memory_for_a_worker_names_what_all_need() -> None:
     few = [argument for argument in ARGUMENTS if argument not in ("--plan", "plan.json")]
     more = ("--out", "out.zarr", "--cluster", "local:2", "--ram", "600MiB")
@@ -425,6 +437,7 @@ def test_too_little_memory_for_a_worker_names_what_all_need() -> None:
     assert "44 MiB are allowed; give all workers together --ram 1538MiB" in said
 
 
+@pytest.mark.slow
 def test_gpus_that_no_machine_has_are_refused() -> None:
     Path("gpu.yaml").write_text("kind: local\ngroups: [{name: a, count: 1, gpus: 1}]\n")
     few = ["infer", "volume.npy", "--net", "tiny.yaml", "--out", "out.zarr"]
@@ -446,6 +459,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     stop()
 
 
+@pytest.mark.slow
 def test_an_output_at_a_url_is_stopped_throttled_and_complete(store: S3) -> None:
     place = "s3://clusters/out.zarr"
     command = [sys.executable, "-m", "znni", *ARGUMENTS, "--out", place, "--cluster", "local:1",

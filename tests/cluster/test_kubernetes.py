@@ -85,6 +85,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return load_cluster(tmp_path / "cluster.yaml")
 
 
+@pytest.mark.slow
 def test_the_resources_are_of_the_operators_schemas(cluster: Cluster) -> None:
     made = manifests(cluster, "znni-1", threads=4)
     assert [each["kind"] for each in made] == ["DaskCluster", "DaskWorkerGroup"]

@@ -45,6 +45,7 @@ def exported(file: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_cluster_computes_windows_of_an_onnx_model_over_the_part_that_is_not_0(
     tmp_path: Path,
 ) -> None:

@@ -303,6 +303,7 @@ def test_a_late_report_of_a_worker_that_joined_again() -> None:
     assert fleet.plan.left == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_each_block_is_done_once_or_quarantined(data: st.DataObject) -> None:

@@ -71,6 +71,7 @@ def by_slabs(
     return result
 
 
+@pytest.mark.slow
 @given(
     labels=volumes,
     rules=st.lists(rules_of_either_kind, max_size=4),

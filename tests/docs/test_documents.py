@@ -174,6 +174,7 @@ def run(block: Block) -> None:
 RUN = sorted({block.document for block in BLOCKS if block.runs})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", RUN, ids=lambda path: str(path.relative_to(ROOT)))
 @pytest.mark.usefixtures("folder")
 def test_what_a_document_says_works(document: Path) -> None:
@@ -223,6 +224,7 @@ def test_the_indexed_job_is_one() -> None:
     assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
 def test_scripts_for_several_machines_compute_all_parts(folder: Path, kind: str) -> None:
     if kind == "slurm":

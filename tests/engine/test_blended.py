@@ -68,6 +68,7 @@ def output(net: Network, patch: Vec3 = BLOCK, **options: Any) -> Any:
     return out
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.data())
 def test_maps_as_linear_functions_of_others(data: st.DataObject) -> None:
@@ -201,6 +202,7 @@ def test_windows_are_computed_once_along_x(count_windows: Callable[[], int]) -> 
     np.testing.assert_array_equal(backwards[:, 3:, 2:], whole[:, 3:, 2:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [0.25, 0.7])
 def test_interrupted_rows_go_on_to_the_same_bytes(tmp_path: Path, overlap: float) -> None:
     net = replace(network(), window=replace(WINDOW, overlap=overlap))
@@ -249,6 +251,7 @@ def test_labels_take_the_memory_that_plans_count(head: bool, labels: Labels) -> 
     assert counted >= 2 * maps * size.volume + taken
 
 
+@pytest.mark.slow
 def test_100_classes_fit_into_little_memory() -> None:
     hundred = network(NET.replace("features: 9", "features: 100"))
     hundred = replace(hundred, window=Window(Vec3(32, 32, 32), 0.25))
@@ -260,6 +263,7 @@ def test_100_classes_fit_into_little_memory() -> None:
     assert volumes[0] > 4 * volumes[1]  # even where fresh memory is slow, which favours less
 
 
+@pytest.mark.slow
 def test_the_search_finds_large_blocks_of_many_classes() -> None:
     hundred = network(NET.replace("features: 9", "features: 100"))
     hundred = replace(hundred, window=Window(Vec3(32, 32, 32), 0.25))

@@ -81,6 +81,7 @@ CROPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "box", "within"), CROPS)
 def test_the_output_is_that_of_the_part_alone(rule: Normalization, box: Box, within: Any) -> None:
     values = volume(box)
@@ -92,6 +93,7 @@ def test_the_output_is_that_of_the_part_alone(rule: Normalization, box: Box, wit
     assert not found.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extents", [Vec3(4, 4, 4), Vec3(8, 12, 8), Vec3(20, 24, 12)], ids=str)
 @pytest.mark.parametrize("mirror", ["", "x"])
 def test_blocks_of_any_size_give_the_same_bytes(extents: Vec3, mirror: str) -> None:
@@ -103,6 +105,7 @@ def test_blocks_of_any_size_give_the_same_bytes(extents: Vec3, mirror: str) -> N
     np.testing.assert_array_equal(in_blocks, infer(opened, values))
 
 
+@pytest.mark.slow
 def test_regions_and_masks_keep_the_part() -> None:
     values, net = volume(), cropping()
     whole = infer(net, values)

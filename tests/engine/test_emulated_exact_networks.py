@@ -142,12 +142,14 @@ def assert_exact(
     np.testing.assert_allclose(found, right, rtol=0, atol=error * np.abs(right).max())
 
 
+@pytest.mark.slow
 def test_blocks_give_what_one_evaluation_gives() -> None:
     network, size = network_from_text(UNET, "unet"), Vec3(4, 8, 12)
     known = primitives(lambda name: not name.startswith("gpu_packed"))
     assert_exact(network, size, plan_for(network, size, size, known), known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "size"),
     [(UNET, Vec3(9, 8, 12)), (RESIDUAL, Vec3(4, 8, 12)), (VALID_UNET, Vec3(8, 6, 12))],
@@ -174,6 +176,7 @@ WHOLE_GROUPS = VALID_UNET.replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "size"),
     [(UNET, Vec3(9, 8, 12)), (UNET, Vec3(16, 14, 28)), (WHOLE_GROUPS, Vec3(8, 6, 12))],
@@ -195,6 +198,7 @@ def test_split_convolutions_of_packed_values_give_what_one_evaluation_gives(
     assert_exact(network, size, plan, known, ERRORS[accuracy])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pad", ["constant", "reflect"])
 def test_blocks_of_stored_values_give_the_bits_of_those_that_the_host_scales(pad: Pad) -> None:
     network = network_from_text(VALID_UNET, "valid")
@@ -223,6 +227,7 @@ def give_stored_values_to(runner: PatchRunner) -> None:
     runner(alone(np.zeros(shape[1:], np.uint8), scaling=scaling))
 
 
+@pytest.mark.slow
 def test_blocks_of_split_convolutions_read_all_that_these_see() -> None:
     """If another convolution follows, transposed ones see more voxels than the whole network."""
     conv = "  - conv: {features: 8, kernel: 3, padding: same, activation: elu}\n"
@@ -276,6 +281,7 @@ def packed_segments(*arguments: Any, **named: Any) -> Iterator[Segment]:
             yield segment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "accuracy"), [(10, "tf32"), (11, "float32")])
 def test_random_networks_of_packed_values(
     seed: int, accuracy: Accuracy, monkeypatch: pytest.MonkeyPatch
@@ -289,6 +295,7 @@ def test_random_networks_of_packed_values(
     assert_exact(network, size, plan, known, ERRORS[accuracy])
 
 
+@pytest.mark.slow
 @in_both_classes
 def test_windows_of_packed_values_are_blended(accuracy: Accuracy) -> None:
     network = network_from_text(PLAIN_UNET, "plain")
@@ -315,6 +322,7 @@ def test_windows_of_packed_values_are_blended(accuracy: Accuracy) -> None:
     np.testing.assert_allclose(found, right, rtol=0, atol=ERRORS[accuracy] * np.abs(right).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "mirror", "kind"),
     [

@@ -54,6 +54,7 @@ def cases(draw: st.DrawFn) -> tuple[Network, Float32, Vec3, Plan]:
     return network, volume, output, any_plan(draw, network, output, patch, "cpu")
 
 
+@pytest.mark.slow
 @given(cases())
 def test_any_plan_equals_single_windows(case: tuple[Network, Float32, Vec3, Plan]) -> None:
     network, volume, _, plan = case

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +71,7 @@ def whole_output(case: Case, border: Border, pad: Pad, roi: Box | None) -> Float
     return made[:, *Box(job.first, job.first + job.output).slices]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(cases())
 def test_blocks_give_what_one_evaluation_over_the_whole_volume_gives(case: Case) -> None:

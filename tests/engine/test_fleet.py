@@ -24,6 +24,7 @@ from znni.engine.tiles import Remaining
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
     case = Case()
@@ -44,6 +45,7 @@ def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
     assert workers.gpu_peak_memory == 0
 
 
+@pytest.mark.slow
 def test_seconds_of_reading_are_not_divided_among_workers() -> None:
     """One process reads for all, here a single block."""
 
@@ -101,6 +103,7 @@ def test_blocks_that_need_no_work_are_not_given_to_workers() -> None:
     assert not case.remaining.voxels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fate", "error", "said"),
     [
@@ -122,6 +125,7 @@ def test_what_befalls_a_worker_ends_all_and_leaves_what_was_written(
     assert case.remaining.voxels < case.job.output.volume
 
 
+@pytest.mark.slow
 def test_after_a_failure_a_run_goes_on_with_others() -> None:
     case, workers = Case(), fleet()
     values = case.x[12, 3, 4]
@@ -173,6 +177,7 @@ def test_what_fails_in_reading_is_raised_though_a_worker_cannot_be_made_after_it
         case.run(fleet_of(partial(not_made_when, tmp_path / "read"), 1))
 
 
+@pytest.mark.slow
 def test_what_fails_in_writing_is_raised_as_itself() -> None:
     class Full(ArrayOutput):
         written = 0

@@ -93,6 +93,7 @@ def taken_by(workers: Fleet, state: RunState) -> int:
         return high_water_mark() - peak.before + workers.workers_memory - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", get_args(OutputType))
 def test_two_workers_take_what_is_declared(dtype: OutputType) -> None:
     patch = Vec3(150, 160, 180)
@@ -112,6 +113,7 @@ class LargeMeans(TwoPlaces):
     patch = Vec3(120, 200, 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "labels"),
     [("float32", Labels(threshold=0.5)), *((each, None) for each in get_args(OutputType))],

@@ -80,6 +80,7 @@ def both_ways(
     return found[0], found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [False, True])
 def test_exact_networks(monkeypatch: pytest.MonkeyPatch, labels: bool) -> None:
     net = network_from_text(EVERY_KIND, "unet.yaml")
@@ -88,6 +89,7 @@ def test_exact_networks(monkeypatch: pytest.MonkeyPatch, labels: bool) -> None:
     np.testing.assert_array_equal(shared, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("labels", "masked"), [(True, False), (False, True), (True, True)])
 def test_windows(monkeypatch: pytest.MonkeyPatch, labels: bool, masked: bool) -> None:
     net = windowed(Window(Vec3(8, 8, 8), mirror="x"))
@@ -151,6 +153,7 @@ def copied_by_windows(count: int) -> Stopwatch:
     return stopwatch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pad", ["valid", "constant"])
 def test_blocks_of_stored_values_come_through_slots_of_as_many_bytes(pad: str) -> None:
     x = np.random.default_rng(0).integers(0, 256, (1, 22, 14, 13), np.uint8)
@@ -177,6 +180,7 @@ def test_the_mean_of_windows_is_brought_before_its_place_is_used_again() -> None
     copied_by_windows(1)
 
 
+@pytest.mark.slow
 def test_seconds_of_storing_at_the_same_time_are_not_added_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -43,6 +43,7 @@ def test_workers_that_nobody_refers_to_end() -> None:
     assert not any(Path(f"/proc/{number}").exists() for number in processes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waited_for", [False, True])
 def test_a_fork_ends_no_process(waited_for: bool) -> None:
     """A thread may wait for one while the process forks. Then the fork does not know its own."""
@@ -67,6 +68,7 @@ def test_a_fork_ends_no_process(waited_for: bool) -> None:
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["json", "no_such_module"])
 def test_processes_start_before_they_are_needed(module: str) -> None:
     """Those that a fleet needs are taken, and the others end."""
@@ -218,6 +220,7 @@ def test_processes_without_a_member_end_with_the_preparation() -> None:
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_workers_end_while_the_last_block_of_the_last_run_is_written() -> None:
     class Waiting(ArrayOutput):
         def write(self, box: Box, values: NDArray[Any]) -> None:

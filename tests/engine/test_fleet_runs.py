@@ -32,6 +32,7 @@ def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
     monkeypatch.setattr("znni.inference.session.prepare", prepare)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_case")
 def test_workers_stay_for_further_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
@@ -51,6 +52,7 @@ def test_workers_stay_for_further_volumes(monkeypatch: pytest.MonkeyPatch) -> No
     assert sorted(left) == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_case")
 def test_whole_runs_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """They give the same bytes, and keep their blocks if a worker is killed."""

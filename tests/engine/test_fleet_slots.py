@@ -16,6 +16,7 @@ from znni.engine.workers.processes import new_memory
 from znni.engine.workers.slots import Slot, SlotShape
 
 
+@pytest.mark.slow
 def test_a_fleet_that_ends_frees_its_slots() -> None:
     workers, case = fleet(), Case()
     case.run(workers)
@@ -26,6 +27,7 @@ def test_a_fleet_that_ends_frees_its_slots() -> None:
     assert not any(slot() for slot in freed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [False, True])
 def test_slots_are_freed_after_their_last_blocks_if_no_run_follows(
     monkeypatch: pytest.MonkeyPatch, *, last: bool

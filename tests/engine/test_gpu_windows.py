@@ -222,6 +222,7 @@ def test_labels_are_those_of_the_host(rule: Labels, has_head: bool) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @needs_compiler
 @chips
 def test_kernels_compile_without_spills(chip: Chip) -> None:

@@ -66,6 +66,7 @@ def test_fragments_start_where_the_host_places_them() -> None:
     np.testing.assert_array_equal(dense.reshape(3, -1)[:, firsts], fragments[:, :, 0, 0, 0].T)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(st.data(), networks(), st.tuples(*[st.integers(1, 5)] * 3), st.integers(0, 99))
 def test_any_plan_equals_single_windows(
@@ -80,6 +81,7 @@ def test_any_plan_equals_single_windows(
     np.testing.assert_allclose(run(runner, weights, volume), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data(), networks(), st.sampled_from(("uint8", "int16")), st.booleans())
 def test_blocks_of_stored_values_give_the_bits_of_those_that_the_host_scales(

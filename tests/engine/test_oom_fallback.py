@@ -136,6 +136,7 @@ def test_a_run_goes_on_with_a_smaller_plan(given: bool, caplog: pytest.LogCaptur
     assert noted["host_layers_seconds"] == report.time.busy.host_layers > 0
 
 
+@pytest.mark.slow
 def test_a_run_that_nothing_fits_keeps_its_finished_blocks() -> None:
     global fails  # noqa: PLW0603
     fails = lambda call: call > 12  # noqa: E731
@@ -206,6 +207,7 @@ def test_pages_that_cannot_be_had_are_a_memory_error() -> None:
         arena.map_pages(2**62)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("room", "falls_back"), [(256, True), (2000, False)])
 def test_a_process_that_is_given_less_than_promised(room: int, falls_back: bool) -> None:
     expected = uninterrupted()

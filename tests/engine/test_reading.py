@@ -227,6 +227,7 @@ def test_reading_few_planes_without_pieces_takes_what_is_declared(planes: int) -
     assert peak <= (4 + COPIES_READ * volume.itemsize) * padded.size.volume
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "storing",
     [

@@ -64,6 +64,7 @@ def expected(
     return values
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.data())
 def test_blocks_give_the_resampled_sums_over_all_windows(data: st.DataObject) -> None:
@@ -114,6 +115,7 @@ def test_blocks_have_as_many_windows_as_plans_count(data: st.DataObject) -> None
     assert all(each.within(window.most_around(patch)) for each in around)
 
 
+@pytest.mark.slow
 def test_labels_are_those_of_the_largest_resampled_map() -> None:
     size, target = Vec3(20, 23, 25), Vec3(31, 17, 40)
     net = resampled_to(network(Window(Vec3(8, 8, 8), like="nnunet")), size, target)

@@ -35,6 +35,7 @@ from znni.volumes.locate import open_volume
 OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
 def test_blocks_give_the_sums_over_all_windows(data: st.DataObject) -> None:
@@ -77,6 +78,7 @@ def test_mirroring_beyond_the_edges_needs_a_border() -> None:
         api.infer(x, net, out, random_seed=0, pad="reflect", **OPTIONS)
 
 
+@pytest.mark.slow
 def test_the_bytes_do_not_depend_on_the_blocks() -> None:
     net = network(Window(Vec3(8, 8, 8)))
     x, weights = volume(Vec3(20, 23, 25)), random_weights(net, 7)
@@ -176,6 +178,7 @@ def test_a_network_with_norms_needs_windows() -> None:
         search(net, (20, 20, 20), **OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_is_verified_and_lies_are_found(tmp_path: Path) -> None:
     net = network(Window(Vec3(8, 8, 8), mirror="x"))
     net = replace(net, scaling=InputScaling())
@@ -232,6 +235,7 @@ def test_an_array_in_memory() -> None:
     np.testing.assert_allclose(found, blended(net, x), rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("overlap", "mode"), [(0.25, "constant"), (0.5, "gaussian")])
 def test_windows_are_those_of_monai(overlap: float, mode: Any) -> None:
     torch = pytest.importorskip("torch")

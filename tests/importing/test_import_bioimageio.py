@@ -271,6 +271,7 @@ def test_a_state_dict_of_layers_that_are_listed(tmp_path: Path, version: str) ->
     assert made.network.scaling == InputScaling(0.01)
 
 
+@pytest.mark.slow
 def test_a_state_dict_of_a_network_of_monai(tmp_path: Path) -> None:
     torch = torch_or_skip()
     nets = pytest.importorskip("monai.networks.nets", reason="MONAI is not installed")

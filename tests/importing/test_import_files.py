@@ -103,6 +103,7 @@ def written(draw: st.DrawFn) -> Folded:
     return Folded(network, Weights(arrays, "drawn"), tuple(draw(st.text()) for _ in layers))
 
 
+@pytest.mark.slow
 @given(written(), st.text())
 def test_what_is_written_reads_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, folded: Folded, source: str

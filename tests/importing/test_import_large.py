@@ -65,6 +65,7 @@ def imported(module: Any, size: Vec3, ending: str, folder: Path) -> Parity:
     return compared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
 def test_a_valid_unet_of_real_size(ending: str, tmp_path: Path) -> None:
     if ending == ".onnx":
@@ -84,6 +85,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
 @pytest.mark.parametrize("name", SMALL)
 def test_the_engine_pads_as_the_layers_do(

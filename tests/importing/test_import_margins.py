@@ -40,6 +40,7 @@ def as_torch_computes(module: Any, x: np.ndarray[Any, Any]) -> np.ndarray[Any, A
         return np.asarray(module.double()(torch.from_numpy(x).double()[None])[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
 def test_what_a_unet_crops_is_computed(ending: str, transposed: bool, tmp_path: Path) -> None:

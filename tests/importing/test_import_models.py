@@ -130,6 +130,7 @@ def trained(module: Any) -> Any:
     return module.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["module", "pt2", "onnx"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_that_people_train(name: str, source: str, tmp_path: Path) -> None:
@@ -172,6 +173,7 @@ WITH_NORMS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_NORMS)
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
 def test_networks_with_norms(name: str, ending: str, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from znni.network.network_file import load_network
 from znni.network.window import Window
 
 
+@pytest.mark.slow
 def test_a_deep_network_is_compared_in_little_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_deep_network_is_compared_in_little_memory(
     assert isinstance(made.parity, Parity)
 
 
+@pytest.mark.slow
 def test_folds_are_averaged_in_the_order_of_the_input_s_axes(tmp_path: Path) -> None:
     order = (2, 0, 1)  # nnU-Net's first axis is the volume's last
     modules = [results_module(seed) for seed in range(2)]
@@ -128,6 +130,7 @@ def test_one_fold_is_given_by_its_folder(tmp_path: Path) -> None:
     assert made.network.scaling.normalize == (ZScore(),)
 
 
+@pytest.mark.slow
 def test_post_processing_is_named_if_there_is_some(tmp_path: Path) -> None:
     folder = write_results(
         tmp_path, results_plans((0, 1, 2), ["ZScoreNormalization"]), [results_module(0)]
@@ -177,6 +180,7 @@ def test_regions_have_the_labels_of_their_order(tmp_path: Path) -> None:
         znni.import_network(folder, tmp_path / "net.yaml", overwrite=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "reader", "expected"),
     [

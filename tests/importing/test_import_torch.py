@@ -49,6 +49,7 @@ def check(found: Any, module: Any, out: Path) -> None:
     assert found.parity.error < 1e-5
 
 
+@pytest.mark.slow
 def test_a_module_as_a_network_file(tmp_path: Path) -> None:
     module = sequential().eval()
     out = tmp_path / "net.yaml"
@@ -76,6 +77,7 @@ def test_dense_output_of_real_primitives_is_what_dilation_gives(
     assert relative(dense, as_torch_computes(dilated, x)) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_an_exported_program_as_a_network_file(tmp_path: Path, dynamic: bool) -> None:
     module = sequential().eval()
@@ -293,6 +295,7 @@ JOINED: dict[str, Callable[[], Any]] = SIZED | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dynamic"), [*((name, False) for name in JOINED), *((name, True) for name in SIZED)]
 )

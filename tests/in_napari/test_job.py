@@ -40,6 +40,7 @@ def happens(job: Job) -> Iterator[Event]:
     return (event for event in job.events() if event is not None)
 
 
+@pytest.mark.slow
 def test_a_plan_and_a_run() -> None:
     (planned,) = happens(Job(PLAN))
     assert isinstance(planned, Planned)

@@ -147,6 +147,7 @@ def test_a_plan_in_a_file_is_run(network: Network) -> None:
             znni.plan(network, shape)
 
 
+@pytest.mark.slow
 def test_the_library_is_quiet_and_random_weights_are_repeatable(network: Network) -> None:
     code = """
 import numpy as np, znni

@@ -47,6 +47,7 @@ def test_demo_volume_is_the_only_dataset_and_chunked() -> None:
         assert raw.chunks == (32, 32, 32)
 
 
+@pytest.mark.slow
 def test_finds_boundaries_of_fresh_cells(network: Network, weights: Weights) -> None:
     from scores import score
 
@@ -68,6 +69,7 @@ def test_finds_boundaries_of_fresh_cells(network: Network, weights: Weights) -> 
     assert np.mean(areas) > 0.85
 
 
+@pytest.mark.slow
 def test_n337_finds_membranes_and_organelles_of_fresh_cells() -> None:
     from scores import score
 

@@ -35,6 +35,7 @@ def test_weights_are_small_and_fit(network: Network) -> None:
     assert load_weights(network.weights, network).nbytes < 1_500_000
 
 
+@pytest.mark.slow
 def test_finds_boundaries_of_fresh_cells(network: Network) -> None:
     from scores import score
 

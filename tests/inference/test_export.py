@@ -273,6 +273,7 @@ print((high_water_mark() - before) / 2**20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["v.zarr", "v.tif"])
 def test_the_memory_of_a_copy_keeps_its_limit(name: str) -> None:
     for stem, depth in (("small", 64), ("large", 192)):

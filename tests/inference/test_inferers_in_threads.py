@@ -42,6 +42,7 @@ def few_real(machine: Machine, names: tuple[str, ...] = ("direct", "fft_tiled_12
     return {name: found[name] for name in (*names, POOLING)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("direct", "fft_tiled_12"), ("lowered_balanced",)])
 def test_two_at_once_are_right_and_keep_to_the_memory_of_both(
     names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

@@ -175,6 +175,7 @@ def test_a_stopped_run_goes_on_within_a_mask(normed: tuple[Any, Path], tmp_path:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.slow
 def test_the_plan_promises_what_was_measured(normed: tuple[Any, Path], own_process: Path) -> None:
     network = load_network(normed[1])
     (model,) = network.models
@@ -265,6 +266,7 @@ def test_the_faster_one_computes_and_goes_on(
     assert np.ptp(out) > 0
 
 
+@pytest.mark.slow
 def test_imports_that_nobody_uses_are_deleted(own_process: Path) -> None:
     old = own_process / "imports" / "old"
     old.mkdir(parents=True)

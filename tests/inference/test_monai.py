@@ -174,6 +174,7 @@ def test_all_that_monai_takes_is_answered() -> None:
     assert named - set(OF_MONAI) - ours - {"args", "kwargs"} <= {"device"}
 
 
+@pytest.mark.slow
 def test_a_network_of_torch() -> None:
     torch = pytest.importorskip("torch")
     nn = torch.nn
@@ -234,6 +235,7 @@ def test_networks_in_memory() -> None:
     np.testing.assert_array_equal(weights[network.layers[0].name].weight, model[0].weight.detach())
 
 
+@pytest.mark.slow
 def test_a_meta_tensor_comes_back_as_one() -> None:
     torch = pytest.importorskip("torch")
 

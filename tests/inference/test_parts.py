@@ -83,6 +83,7 @@ def test_a_process_that_is_stopped_after_the_output_is_complete_says_so(
     assert values(OUT).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [3, 7])
 @pytest.mark.parametrize(
     "options",
@@ -142,6 +143,7 @@ def test_parts_at_the_same_time() -> None:
     assert difference(one, Path(OUT)) == ""
 
 
+@pytest.mark.slow
 def test_parts_killed_at_any_step() -> None:
     done = subprocess.run(
         [sys.executable, SUPPORT / "killed_runs.py", OUT, "31", "2"],

@@ -118,6 +118,7 @@ def test_on_a_gpu_a_kept_plan_has_the_seconds_of_another_start() -> None:
     assert not fastest_cached_or_found(searched("auto", 0.5, 2**29))[1]
 
 
+@pytest.mark.slow
 def test_a_kept_plan_computes_as_many_windows_at_once() -> None:
     """The network that is asked for computes one at a time; a plan chooses how many."""
     network = with_window(UNETS["nnunet-instance"](), Window(Vec3.of(64)))
@@ -218,6 +219,7 @@ def test_under_less_memory_a_plan_serves_if_it_fits() -> None:
     assert less.memory.total < found.memory.total
 
 
+@pytest.mark.slow
 def test_under_more_memory_a_kept_plan_is_only_where_the_search_begins() -> None:
     for limit in (60_000, 100_000, 200_000, LIMIT):
         expected = small_search(limit).fastest()[0]

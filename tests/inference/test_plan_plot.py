@@ -52,6 +52,7 @@ def test_the_axes_show_the_views(around: Views) -> None:
     assert str(around.plan.patch) in drawn.get_suptitle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", FIRST_BYTES)
 @needs_matplotlib
 def test_the_same_views_give_the_same_file(ending: str, around: Views, tmp_path: Path) -> None:

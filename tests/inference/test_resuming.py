@@ -38,6 +38,7 @@ SCRIPT = SUPPORT / "killed_runs.py"
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("out", "stride"), [("out.h5", 11), ("out.zarr", 19)])
 def test_killed_at_any_step(out: str, stride: int) -> None:
     done = subprocess.run(

@@ -44,6 +44,7 @@ def delete_chunk(partial: Path) -> None:
     (partial / "0" / "c" / "0" / "0" / "0" / "0").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("out", "damage", "options"),
     [

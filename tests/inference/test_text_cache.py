@@ -81,6 +81,7 @@ class Printed:
         return not self.loaded & NOT_NEEDED
 
 
+@pytest.mark.slow
 def test_the_same_command_prints_the_same_with_few_modules(folder: Path) -> None:
     first, second = Printed(), Printed()
     assert not first.again
@@ -99,6 +100,7 @@ def test_the_same_command_prints_the_same_with_few_modules(folder: Path) -> None
     assert len(list((folder / "plans").glob("*.txt"))) == 3
 
 
+@pytest.mark.slow
 def test_a_command_with_more_to_tell_or_to_do_plans(folder: Path) -> None:
     Printed()
     for more in (("--explain",), ("--alternatives", "2"), ("--out", "plan.json")):
@@ -106,6 +108,7 @@ def test_a_command_with_more_to_tell_or_to_do_plans(folder: Path) -> None:
     assert (folder / "plan.json").exists()
 
 
+@pytest.mark.slow
 def test_a_text_is_known_by_all_files_that_a_plan_reads(folder: Path) -> None:
     """What ``text_file`` does not look at must not be read to make a plan."""
     Printed()
@@ -172,6 +175,7 @@ def test_a_text_is_not_printed_again_if_anything_differs(
     assert _named(machine=machine) != before
 
 
+@pytest.mark.slow
 def test_a_package_with_primitives_is_known_by_its_code(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +208,7 @@ def test_notes_of_runs_between_two_commands_change_only_exact_texts(phase: str) 
         assert _named(exact=True) != exact
 
 
+@pytest.mark.slow
 def test_a_cached_text_tells_the_seconds_that_runs_noted_since(folder: Path) -> None:
     first = Printed()
     note("cpu", FixedSeconds(start=3.0, planning=3.0, finishing=1.0))
@@ -254,6 +259,7 @@ def test_nothing_is_kept_of_large_and_missing_files_or_if_so_wanted(
     assert text_file(Path("small.yaml"), HERE, ()) is None
 
 
+@pytest.mark.slow
 def test_a_plan_with_a_warning_is_not_printed_without_it(folder: Path) -> None:
     (folder / "costs.sqlite").write_bytes(b"no database" * 1000)
     for _ in range(2):

@@ -87,6 +87,7 @@ def test_folded_weights_give_what_batch_norms_gave(network: Network) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_saves_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,7 @@ def damage_zarr(name: str) -> None:
     chunk.write_bytes(chunk.read_bytes()[:-30])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["gzip", "fletcher32", "zarr", "sharded"])
 def test_blocks_that_cannot_be_read(form: str) -> None:
     plan = znni.plan("tiny.yaml", (33, *LONG_VOLUME[1:]), threads=1)

@@ -57,6 +57,7 @@ def test_a_browser_shows_the_values_at_a_place() -> None:
         assert float(made[1]) == pytest.approx(value, abs=0.005)
 
 
+@pytest.mark.slow
 def test_a_browser_shows_what_colours_mean() -> None:
     logits = np.linspace(-8, 12, voxels().size, dtype=np.float32).reshape(voxels().shape)
     np.save("logits.npy", logits)
@@ -92,6 +93,7 @@ def test_a_browser_shows_what_colours_mean() -> None:
     assert seen["out.h5.html", "overlay"] == ("", "0", *overlay, "1")
 
 
+@pytest.mark.slow
 def test_a_browser_draws_sections() -> None:
     succeeds("view", "volume.h5", "out.h5")
     _, (given, made, _) = read_page("out.h5.html")
@@ -114,6 +116,7 @@ def test_a_browser_draws_sections() -> None:
         assert shots["overlay"][row, column, :3] == pytest.approx(wanted, abs=1.5)
 
 
+@pytest.mark.slow
 def test_a_browser_shows_labels_in_colours_from_a_pyramid(monkeypatch: pytest.MonkeyPatch) -> None:
     zarr = pytest.importorskip("zarr")
     monkeypatch.setattr("znni.volumes.formats.zarr.pyramid.SMALLEST", 8)

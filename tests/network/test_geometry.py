@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+import pytest
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,6 +83,7 @@ def computed_in_blocks(network: Network, weights: Weights, x: Float64, patch: Ve
     return made
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     small,

@@ -55,6 +55,7 @@ def test_a_kept_network_is_the_one_in_the_file(kept: Path, name: str) -> None:
     assert everything(again) == everything(first)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 def test_a_command_reads_a_file_once() -> None:
     Path("small.yaml").write_text(SMALL_NET)

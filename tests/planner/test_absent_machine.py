@@ -133,6 +133,7 @@ assert all(primitive.device == machine.host for primitive in catalogue(machine, 
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_a_real_plan_for_each_machine_here() -> None:
     network = znni.load_network(MACHINES.parent / "networks" / "boundaries.yaml")
     rates = {
@@ -145,6 +146,7 @@ def test_a_real_plan_for_each_machine_here() -> None:
     assert rates["laptop"] < rates["e7"] < rates["h200-node"]
 
 
+@pytest.mark.slow
 def test_the_processors_alone_are_a_remedy_if_a_gpus_libraries_take_too_much() -> None:
     """The error names them only if the network fits on them."""
 

@@ -29,6 +29,7 @@ def test_a_search_under_another_limit_leaves_the_first_as_it_was(search: Search)
     assert search.fastest() == before
 
 
+@pytest.mark.slow
 def test_a_search_among_some_plans_finds_those(search: Search) -> None:
     some = {"direct", "lowered_whole", "pool", "fragments"}
     few = {name: CATALOGUE[name] for name in some}

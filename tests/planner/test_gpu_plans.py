@@ -248,6 +248,7 @@ def test_a_plan_beyond_what_is_free_is_warned_of(
     assert ("1 MiB are free" in caplog.text and "give gpu_memory='0MiB'" in caplog.text) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 20])
 @pytest.mark.parametrize("memory", [20_000, 100_000, 400_000])
 def test_auto_is_no_slower_than_one_device_if_prices_run_out(

@@ -176,6 +176,7 @@ class NoBounds:
         return 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flops", "some"),
     [(0.1, "host_ram_16GiB"), (10.0, "host_ram_4GiB"), (100.0, "4 conv beside"), (1000.0, "conv")],

@@ -348,6 +348,7 @@ def test_few_primitives_are_priced_for_a_bound() -> None:
     assert 0 < len(search) - before <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("net", "ram"),
     [
@@ -391,6 +392,7 @@ def test_joins_that_are_said_to_copy_are_steps(
             assert name in steps or not copied[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accuracy", ["float32", "tf32"])
 @pytest.mark.parametrize("seed", range(6))
 def test_no_block_takes_less_memory_than_the_bound(seed: int, accuracy: Accuracy) -> None:

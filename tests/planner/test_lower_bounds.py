@@ -71,6 +71,7 @@ class Tiled(Fake):
         return Cost(float(computed), 0.0, memory, 1.0)
 
 
+@pytest.mark.slow
 def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
     """Tiles have 22 outputs, as in overlap-save. Few extents are a multiple of 22."""
     by_tiles = Tiled("tiled", convolved, flops=1.0)
@@ -85,6 +86,7 @@ def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
         assert bound_with_prices(search, plan.patch) <= plan.seconds
 
 
+@pytest.mark.slow
 def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
     """Three cases: all steps are fused, none is, or layers get their bounds from both."""
     for flops in (2.0, 60.0, 90.0, 400.0):
@@ -110,6 +112,7 @@ def using_gpu(name: str) -> DeviceSearch:
     return search._searches["host using gpu"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     conv=st.sampled_from([FIRST, HIDDEN]),
@@ -283,6 +286,7 @@ def test_quick_bounds_count_all_that_bounds_count(
         assert quick == pytest.approx(bound_of_patch(search, patch), rel=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["titanx-e7", "h200-16-cores"])
 def test_what_computes_several_items_on_a_gpu_for_the_host_computes_one(name: str) -> None:
     """So primitives are asked for single items only, to learn which bound the host's pieces."""
@@ -297,6 +301,7 @@ def test_what_computes_several_items_on_a_gpu_for_the_host_computes_one(name: st
                 assert one.out_shape(step.operation, step.shape_in) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", ["n337", "cells-unet"])
 def test_bounds_of_pieces_on_a_gpu_are_those_of_a_search_of_their_own(net: str) -> None:
     search = znni.search(

@@ -118,6 +118,7 @@ def all_segments(plan: Plan, options: StepOptions, patch: Vec3, parts: int) -> l
     return list(found)
 
 
+@pytest.mark.slow
 def test_several_small_windows_are_computed_at_once() -> None:
     there, network, volume = machine(), UNETS["nnunet-instance"](), Vec3(128, 128, 192)
     known = primitives(there)
@@ -171,6 +172,7 @@ def test_a_plan_that_is_kept_or_given_computes_as_many_windows_at_once(
     assert given.time.patch == found.time.patch
 
 
+@pytest.mark.slow
 def test_the_layers_of_windows_are_searched_once_for_all_patches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -160,6 +160,7 @@ def limits(found: list[Enumerated]) -> Iterator[tuple[int, int]]:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", OVERHEADS)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_prices_raise_the_bounds_of_places_but_not_beyond_their_plans(
@@ -176,6 +177,7 @@ def test_prices_raise_the_bounds_of_places_but_not_beyond_their_plans(
         assert (1 - 1e-8) * job.least_seconds(place) <= bound <= plan.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", OVERHEADS)
 def test_the_plan_is_the_optimum_over_all_places_to_pass_to_the_gpu(beside: str) -> None:
     found = every(beside)

@@ -72,6 +72,7 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
         assert plan.gpu.name == "Card"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", ">i2", "float32"])
 def test_a_plan_takes_values_for_scaled_on_a_gpu_exactly_if_a_run_does(dtype: str) -> None:
     shape, there = (7, 20, 23), Path("there.yaml")
@@ -89,6 +90,7 @@ def test_a_plan_takes_values_for_scaled_on_a_gpu_exactly_if_a_run_does(dtype: st
     assert Plan.from_json(shown).memory == plan.memory
 
 
+@pytest.mark.slow
 def test_the_type_of_the_input_is_given_once() -> None:
     there: Any = {"machine": "there.yaml", "device": "gpu"}
     for itemsize, usual in ((1, "uint8"), (2, "uint16"), (4, "float32"), (8, "float64")):

@@ -67,6 +67,7 @@ def planned(found: Search) -> Plan:
     return plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accuracy", ["tf32", "float32"])
 @pytest.mark.parametrize("of", ["h100", "a100-80"])
 def test_decoders_of_a_unet_are_split(accuracy: Accuracy, of: str) -> None:
@@ -90,6 +91,7 @@ def test_convolutions_stay_whole_on_processors() -> None:
     assert found.network is found.given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu_memory", [2**34, 2**24])
 def test_convolutions_are_split_only_if_the_gpu_computes(gpu_memory: int) -> None:
     found = searched(UNETS["unet3d"](), device="auto", size=SIZE * 4).within(gpu_memory, "gpu")
@@ -108,6 +110,7 @@ def test_convolutions_stay_whole_without_packed_values() -> None:
     assert split_where_faster(found.given, unpacked, BUILT_IN) is found.given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("skip", "made", "splits"), [(32, 32, True), (32, 20, False)])
 def test_convolutions_before_norms(skip: int, made: int, splits: bool) -> None:
     """Transposed convolutions to parts of groups are not packed."""

@@ -35,6 +35,7 @@ def search() -> Search:
     return small_search()
 
 
+@pytest.mark.slow
 def test_fast_plans_under_limits_from_the_least_that_holds_any(search: Search) -> None:
     plan = search.fastest()[0]
     found = by_memory(search, plan, 7)
@@ -56,6 +57,7 @@ def test_fast_plans_under_limits_from_the_least_that_holds_any(search: Search) -
         search.undivided().within(limits[0] - 1).fastest()
 
 
+@pytest.mark.slow
 def test_the_memory_for_half_of_the_best_speed(search: Search) -> None:
     least = search.smallest().memory.total
     memory = memory_for_half(search, least, "cpu")

@@ -53,6 +53,7 @@ def check(case: Case, *inside: Box) -> None:
         np.testing.assert_array_equal(case.x, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60)
 @given(data=st.data())

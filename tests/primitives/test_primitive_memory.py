@@ -227,6 +227,7 @@ def run_in_its_place(primitive: Primitive, case: Case) -> None:
         run(*case.inputs)
 
 
+@pytest.mark.slow
 @every_layer
 def test_a_layer_fits_its_place_and_keeps_to_its_memory(
     primitive: Primitive, layer: Operation, shape: Shape5

@@ -62,6 +62,7 @@ def run_checked(primitive: Primitive, case: Case) -> Float32:
     return y
 
 
+@pytest.mark.slow
 @convolutions
 @settings(max_examples=20)
 @given(data=st.data())
@@ -139,6 +140,7 @@ def test_a_shifted_input_shifts_the_output(primitive: Primitive, axis: int) -> N
     assert np.abs(error).max() <= 2 * primitive.accuracy * np.abs(y).max()
 
 
+@pytest.mark.slow
 @poolings
 @settings(max_examples=20)
 @given(data=st.data())
@@ -149,6 +151,7 @@ def test_pooling_is_the_reference(primitive: Primitive, data: st.DataObject) -> 
     np.testing.assert_array_equal(run_checked(primitive, case), expected)
 
 
+@pytest.mark.slow
 @pooled_convolutions
 @settings(max_examples=20)
 @given(data=st.data())
@@ -192,6 +195,7 @@ def test_a_nan_reaches_all_that_sees_it_and_no_other_image(primitive: Primitive)
     assert np.isfinite(y[1]).all()
 
 
+@pytest.mark.slow
 @everything
 def test_images_of_a_batch_do_not_mix(primitive: Primitive) -> None:
     layer, shape = does(primitive)

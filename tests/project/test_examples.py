@@ -11,6 +11,7 @@ from paths import EXAMPLES
 pytestmark = pytest.mark.usefixtures("small_case")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_runs(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if example.stem == "monai_drop_in":

@@ -20,6 +20,7 @@ def watched() -> None:
     watch_for_code()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_inputs_are_taken_for_what_they_are_or_refused(name: str, own_folder: Path) -> None:
     if name not in available():

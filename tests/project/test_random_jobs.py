@@ -31,6 +31,7 @@ def small(kind: Kind, patch: int) -> RandomJob:
     return RandomJob(network, size, "valid", "reflect", None, patches, 1.3, 1, kind, 0.5, mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "interrupted", "masked"])
 def test_jobs_of_every_kind_are_right(kind: Kind) -> None:
     result = run_job(0, Random(0), small(kind, 8), with_torch=False)
@@ -43,6 +44,7 @@ def test_jobs_of_every_kind_are_right(kind: Kind) -> None:
     assert (result.ran["skipped"] > 0) == (kind == "masked")
 
 
+@pytest.mark.slow
 def test_a_run_of_one_patch_can_be_interrupted() -> None:
     result = run_job(0, Random(0), small("interrupted", 26), with_torch=False)
     assert not result.wrong
@@ -50,6 +52,7 @@ def test_a_run_of_one_patch_can_be_interrupted() -> None:
     assert result.ran["patches"] == 1
 
 
+@pytest.mark.slow
 def test_wrong_outputs_and_failures_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     job = small("plain", 26)
     failed = run_job(0, Random(0), replace(job, threads=0), with_torch=False)
@@ -89,6 +92,7 @@ def test_the_whole_outputs_of_both_evaluations_agree() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10 * np.abs(ours).max() + 1e-300)
 
 
+@pytest.mark.slow
 def test_the_program_writes_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = tmp_path / "record.json"
     options = ["--only", "1", "--from", "12", "--to", "16", "--threads", "1", "--out", str(record)]

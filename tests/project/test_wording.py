@@ -68,6 +68,7 @@ def flags_alone(source: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_the_library_names_no_option_for_the_command_line_alone() -> None:
     assert flags_alone('raise InvalidInput(f"{path}: exists; give --overwrite")')
     assert not flags_alone('"""As --border same."""\nx = "border=1 (--border 1)"')
@@ -187,6 +188,7 @@ def unplain_first_lines(source: str) -> list[str]:
     return [text.splitlines()[0] for text in docstrings if unplain.match(text)]
 
 
+@pytest.mark.slow
 def test_docstrings_begin_with_what_is_done_or_what_a_value_is() -> None:
     assert unplain_first_lines('"""What a run is asked for."""') == ["What a run is asked for."]
     assert not unplain_first_lines('def f(): "Return what a run is asked for."')

@@ -23,6 +23,7 @@ def values_for(resampling: Resampling, maps: int = 2, seed: int = 0) -> Float32:
     return numbers.standard_normal((maps, *resampling.source), dtype=np.float32)
 
 
+@pytest.mark.slow
 @given(resamplings(), st.booleans())
 @example(Resampling(Vec3(40, 300, 20), Vec3(20, 200, 70), (3, 3, 3)), True)
 @example(Resampling(Vec3(70, 9, 33), Vec3(35, 18, 700), (3, 1, 3), 1), True)

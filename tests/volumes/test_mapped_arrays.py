@@ -58,6 +58,7 @@ def test_a_file_is_open_once(name: str, tmp_path: Path) -> None:
     assert opened.size == (2, 3, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [32, 2000])
 def test_pages_are_given_back_a_mebibyte_or_a_plane_at_a_time(
     rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

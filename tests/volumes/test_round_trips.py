@@ -92,6 +92,7 @@ READERS: dict[str, Callable[[str], Seen]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [SCALE, (1.0, 1.0, 1.0)])
 @pytest.mark.parametrize("unit", ["micrometer", None])
 def test_all_pairs_keep_values_spacing_units_and_origin(scale: Any, unit: str | None) -> None:

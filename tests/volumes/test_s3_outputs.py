@@ -114,6 +114,7 @@ def ledger(place: str) -> SharedLedger:
     return SharedLedger(RemoteFiles(f"{place}.partial.ledger"))
 
 
+@pytest.mark.slow
 def test_parts_at_a_url_give_the_bytes_of_a_folder(place: str) -> None:
     one = undisturbed()
     stop_part(place, "1/3", 2)
@@ -134,6 +135,7 @@ def test_parts_at_a_url_give_the_bytes_of_a_folder(place: str) -> None:
     assert read_ledger(place).checksums == read_ledger(str(one)).checksums
 
 
+@pytest.mark.slow
 def test_the_command_line(place: str) -> None:
     for index in range(2):
         succeeds(*RUN, "--out", place, "--part", f"{index}/2")
@@ -157,6 +159,7 @@ def test_a_folder_of_something_else(place: str) -> None:
     assert "session.json: cannot be read" in refused(*RUN, "--out", place, "--part", "0/2")
 
 
+@pytest.mark.slow
 def test_parts_killed_at_any_request(s3: S3, at_s3: str) -> None:
     one = undisturbed()
     arguments = [sys.executable, str(SUPPORT / "killed_at_url.py"), *RUN[:1], *map(str, RUN[1:])]
@@ -186,6 +189,7 @@ def test_parts_killed_at_any_request(s3: S3, at_s3: str) -> None:
     assert difference(one, fetched(at_s3), frozenset({"command"})) == ""
 
 
+@pytest.mark.slow
 def test_parts_that_begin_at_the_same_time(
     s3: S3, at_s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +237,7 @@ def test_only_one_session_is_made(s3: S3, at_s3: str) -> None:
     assert len(set(agreed)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "lost"),
     [("SlowDown", False), ("InternalError", True)],
@@ -261,6 +266,7 @@ def test_failures_that_pass_are_not_seen(s3: S3, at_s3: str, fault: str, lost: b
     assert difference(one, fetched(at_s3)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said"),
     [("SlowDown", "Please reduce your request rate"), ("AccessDenied", "Access Denied")],
@@ -308,6 +314,7 @@ def test_blocks_out_of_reach_are_not_taken_for_damaged(s3: S3, at_s3: str, comma
     finish(at_s3, recheck="all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 40, None], ids=["cut", "zeros", "deleted"])
 def test_a_damaged_block_is_computed_again(place: str, damage: bytes | None) -> None:
     one = undisturbed()
@@ -322,6 +329,7 @@ def test_a_damaged_block_is_computed_again(place: str, damage: bytes | None) -> 
     assert difference(one, fetched(place)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_a_block_written_again_replaces_what_was_there(

@@ -122,6 +122,7 @@ def test_a_large_tiff_has_wide_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(file.asarray(), VALUES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "uint16"])
 @pytest.mark.parametrize("labels", [False, True])
 def test_tifffile_reads_all_resolutions_of_a_pyramid(dtype: str, labels: bool) -> None:

@@ -36,6 +36,7 @@ def written(place: str, wanted: NewOutput, patch: Vec3, values: Any) -> Any:
     return zarr.open_array(f"{place}/0", mode="r")
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     extents,

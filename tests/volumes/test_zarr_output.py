@@ -76,6 +76,7 @@ def test_an_output_is_chunked_described_and_whole(place: str) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 def test_the_output_of_a_zarr_lies_on_its_input(place: str, version: str) -> None:

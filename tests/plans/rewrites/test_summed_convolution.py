@@ -78,6 +78,7 @@ def planned(network: Network, patch: Vec3, size: Vec3 = SIZE, *, only_adding: bo
     return plan
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.lists(st.sampled_from([1, 2, 5, 17]), min_size=1, max_size=3),

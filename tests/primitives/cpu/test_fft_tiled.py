@@ -273,6 +273,7 @@ def emitted_in_a_new_process(cache: Path) -> tuple[int, int]:
     return int(emitted), int(compiled)
 
 
+@pytest.mark.slow
 def test_kernels_on_disk_are_used_by_the_next_process_unless_damaged(tmp_path: Path) -> None:
     assert emitted_in_a_new_process(tmp_path) == (1, 1)
     assert emitted_in_a_new_process(tmp_path) == (0, 0)

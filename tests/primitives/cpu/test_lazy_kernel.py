@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 from paths import NETWORKS
 
 from znni.primitives.cpu.common.lazy_kernel import LazyKernel, lazy_njit
@@ -60,6 +61,7 @@ def test_threads_that_call_at_once_make_one_kernel() -> None:
     assert len(made) == 1
 
 
+@pytest.mark.slow
 def test_a_kept_plan_imports_no_compiler_and_no_format() -> None:
     """It is shown in half a second, a fifth of which numba would take."""
     code = (

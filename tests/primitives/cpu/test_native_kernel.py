@@ -251,6 +251,7 @@ def test_values_around_a_kernel_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
             told(kernel_of(3), ROW)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_needs_numba_is_not_kept(folder: Path) -> None:
     """It makes an array, which is a function of numba's own. LLVM would end the process."""
 
@@ -347,6 +348,7 @@ print(sorted(name for name in sys.modules if name.split(".")[0] == "numba"))
 """
 
 
+@pytest.mark.slow
 def test_a_run_whose_kernels_are_kept_never_imports_numba(tmp_path: Path) -> None:
     script = DEMO.format(out=str(tmp_path / "out.h5"))
     for _ in range(2):  # the first run keeps them, if there are none
@@ -382,6 +384,7 @@ def test_arrays_of_other_classes_and_unaligned_ones_arrive() -> None:
     assert unaligned.tolist() == ONES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "value"), [("NUMBA_CPU_NAME", "generic"), ("NUMBA_DISABLE_JIT", "1")]
 )

@@ -65,6 +65,7 @@ PHASED = "phase by phase", "phase by phase, odd groups"
 orders = cycle(ORDERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=["", "pairs"])
 @pytest.mark.parametrize("name", PACKED)
 def test_convolutions_of_packed_values(numbers: TensorFormat, name: str) -> None:

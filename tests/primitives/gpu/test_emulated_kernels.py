@@ -44,6 +44,7 @@ def is_the_reference(primitive: Primitive, layer: Operation, shape: Shape5) -> N
         assert_accurate(primitive, random_case(layer, shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=lambda numbers: numbers.name)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_direct_convolution_on_tensor_cores(numbers: TensorFormat, name: str) -> None:
@@ -62,6 +63,7 @@ def test_images_of_any_range(factor: float) -> None:
         assert_accurate(GpuDirectTensor(EMULATED, FLOAT16), case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "primitive",
     [
@@ -88,6 +90,7 @@ def test_pooled_convolutions(primitive: Primitive) -> None:
     is_the_reference(primitive, *POOLED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOCAL)
 def test_layers_of_exact_networks(name: str) -> None:
     with emulated_gpu(next(orders)):

@@ -148,6 +148,7 @@ SMALL_BLOCKS = [
 ]
 
 
+@pytest.mark.slow
 @needs_compiler
 @formats
 @pytest.mark.parametrize(("chip", "columns"), SMALL_BLOCKS)
@@ -551,6 +552,7 @@ def test_warps_find_their_matrices(numbers: TensorFormat) -> None:
     np.testing.assert_allclose(found[:, :, :16, :16], expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @needs_compiler
 @formats
 @chips
@@ -560,6 +562,7 @@ def test_sums_stay_in_registers(numbers: TensorFormat, chip: Chip) -> None:
     assert resource_usage(image_source(numbers), chip.architecture)["lay_out"].spills == 0
 
 
+@pytest.mark.slow
 @needs_compiler
 @formats
 @pytest.mark.parametrize("chip", [AMPERE, HOPPER], ids=lambda chip: chip.architecture)
@@ -573,6 +576,7 @@ def test_sums_of_all_divisions_stay_in_registers(
         assert_fits(block)
 
 
+@pytest.mark.slow
 @needs_compiler
 @formats
 @pytest.mark.parametrize("chip", [AMPERE, HOPPER], ids=lambda chip: chip.architecture)

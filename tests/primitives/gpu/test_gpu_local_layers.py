@@ -103,6 +103,7 @@ def test_large_maps_are_normalized_to_the_last_digits(groups: int, width: int) -
     np.testing.assert_array_equal(there.get(), found[0])
 
 
+@pytest.mark.slow
 @needs_compiler
 @chips
 def test_kernels_compile_without_spills(chip: Chip) -> None:
