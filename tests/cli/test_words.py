@@ -10,7 +10,7 @@ from command_line import refused, znni
 from hypothesis import given
 from hypothesis import strategies as st
 
-from znni.cli import _ToStderr
+from znni.cli import LOGGED, _ToStderr
 from znni.cli.words import on_command_line
 from znni.core.errors import PLAN_AGAIN, option
 
@@ -58,3 +58,14 @@ def test_errors_and_warnings_of_a_command() -> None:
     assert "out.h5: exists; give --overwrite to" in refused(*run)
     record = logging.LogRecord("znni", logging.WARNING, "", 0, "give %s", ("a=1 (--a 1)",), None)
     assert _ToStderr().format(record) == "give --a 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [("znni", "znni"), ("znni.waits", "znni"), ("matplotlib.font_manager", "matplotlib")],
+)
+def test_a_message_says_which_library_it_is_of(name: str, library: str) -> None:
+    handler = _ToStderr()
+    handler.setFormatter(logging.Formatter(LOGGED))
+    record = logging.LogRecord(name, logging.INFO, "", 0, "this takes a moment", None, None)
+    assert handler.format(record) == f"{library}: INFO: this takes a moment"

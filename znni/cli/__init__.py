@@ -41,11 +41,15 @@ def main() -> None:
         _fail(in_one_line(error, bug), INTERNAL_ERROR, error, debug)
 
 
+LOGGED = "%(library)s: %(levelname)s: %(message)s"
+
+
 class _ToStderr(logging.StreamHandler[TextIO]):
     """Writes to what is stderr at that time: a bar of progress stands in for it meanwhile."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as text in the words of the command line."""
+        """Return a record as text in the words of the command line, with the library it is of."""
+        record.library = record.name.partition(".")[0]
         return on_command_line(super().format(record))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -60,7 +64,7 @@ def _log_to_stderr(debug: bool) -> None:
     logging.addLevelName(logging.INFO, "info")
     logging.basicConfig(
         level=logging.INFO if debug else logging.WARNING,
-        format="znni: %(levelname)s: %(message)s",
+        format=LOGGED,
         handlers=[_ToStderr()],
     )
     if sys.stderr.isatty():
