@@ -126,7 +126,7 @@ $(DEMO_OUTPUT): $(DEMO_READY) $(shell find znni planner networks -type f ! -name
 	$(MAKE) demo
 
 wheel: $(DEMO_OUTPUT) $(QUICK_READY)
-	ZNNI_TEST_WHEEL=1 $(BIN)/python -m pytest tests/packaging
+	ZNNI_TEST_WHEEL=1 $(BIN)/python -m pytest tests/packaging/test_wheel.py
 
 docs: $(DOCS_READY)
 	$(BIN)/python -m mkdocs build --strict
