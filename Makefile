@@ -14,7 +14,7 @@
 PYTHON ?= python3
 # The package of PyTorch. TORCH= installs none, and tests that need it are skipped.
 TORCH ?= torch==2.13.0
-# The share of the slow tests that make test runs: 1/3 is the second of three.
+# The share of the slow tests that make test runs: 1/4 is the second of four.
 SHARE ?= 0/1
 
 BIN := .venv/bin
