@@ -44,7 +44,8 @@ settings.load_profile("reproducible")
 
 # Tests interrupt themselves; a shell starts what runs in its background with that ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored
 
 # Workers of pytest-xdist inherit it, and compile each emulated kernel once together.
 folder()

@@ -16,6 +16,7 @@ from pathlib import Path
 from znni.cases.networks import NetworkSet
 from znni.cases.previous_stage import PreviousNetwork
 from znni.cases.spacing_file import spacing_file
+from znni.core import system
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.core.user_cache import state_of_source, write_whole
@@ -178,9 +179,10 @@ def held(case: Case) -> Iterator[None]:
     Raises:
         InvalidInput: another run holds it.
     """
-    descriptor = os.open(case.folder, os.O_RDONLY)
+    descriptor = os.open(case.folder, os.O_RDONLY) if system.OPENS_FOLDERS else None
     try:
-        hold(descriptor, case.folder)
+        if descriptor is not None:
+            hold(descriptor, case.folder)
         try:
             yield
         except BaseException as error:
@@ -192,7 +194,8 @@ def held(case: Case) -> Iterator[None]:
                 discard(case)
             raise
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _has_steps(folder: Path) -> bool:

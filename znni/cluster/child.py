@@ -6,7 +6,6 @@ same time, so several blocks may be on their way. The process ends when the sock
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import platform
@@ -42,6 +41,7 @@ from znni.cluster.calls import (
     Recipe,
 )
 from znni.cluster.cluster_plan import plan_to_share
+from znni.core import system
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Bits, Choices
 from znni.core.processors import HOST
@@ -73,8 +73,6 @@ from znni.volumes.locate import writer_at
 # Set by SLURM in its jobs; the end, in seconds since 1970, by version 23.02 and later.
 JOB = "SLURM_JOB_ID"
 JOB_ENDS = "SLURM_JOB_END_TIME"
-
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Handed:
@@ -311,16 +309,11 @@ def kind_of(machine: Machine) -> str:
 
 def main() -> None:
     """Serve the worker that has started this process."""
-    end_with_parent()
+    system.end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends this process
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     Child(connection).serve()
     os._exit(0)  # a thread of some library may not keep the process, which answers no more
-
-
-def end_with_parent() -> None:
-    """Have the system kill this process when the thread that has started it is gone."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def connection_pair() -> tuple[Connection[Any, Any], int]:

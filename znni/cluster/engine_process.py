@@ -25,7 +25,7 @@ from znni.cluster.calls import (
     Restart,
 )
 from znni.cluster.child import connection_pair
-from znni.core.child_process import command_of, environment, signal_name
+from znni.core.child_process import command_of, signal_name, start_with
 from znni.core.errors import RunFailed
 from znni.machine.chosen_gpus import VISIBLE
 
@@ -148,12 +148,8 @@ class _Running:
 
     def _keep(self, started: SimpleQueue[BaseException | None]) -> None:
         try:
-            self._process = subprocess.Popen(
-                command_of("znni.cluster.child", str(self._theirs)),
-                stdin=subprocess.DEVNULL,
-                env=environment(self._visible),
-                pass_fds=[self._theirs],
-                process_group=0,
+            self._process = start_with(
+                [self._theirs], command_of("znni.cluster.child", str(self._theirs)), self._visible
             )
         except BaseException as error:
             started.put(error)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+from znni.core import system
+from znni.core.errors import InvalidInput
 
 
 def command_of(module: str, *arguments: str) -> list[str]:
@@ -33,6 +38,52 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
         more: further ones.
     """
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(more or {})}
+
+
+def check_takes_descriptors() -> None:
+    """Refuse what needs processes that take open files along, where the system has none.
+
+    Raises:
+        InvalidInput: the system has none.
+    """
+    if not system.PASSES_DESCRIPTORS:
+        raise InvalidInput(
+            "several GPUs, clusters and the plugin for napari need processes that take open files "
+            "along, which this system does not have; use znni infer on one device, or Linux"
+        )
+
+
+def start_with(
+    descriptors: Sequence[int],
+    command: Sequence[str],
+    more: Mapping[str, str] | None = None,
+    *,
+    output: IO[bytes] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process that takes open descriptors along, and return it.
+
+    Ctrl-C in a terminal does not reach it, because it leads a process group of its own.
+
+    Args:
+        descriptors: the descriptors. They have the same numbers there.
+        command: the command, such as that of ``command_of``.
+        more: variables that it has beside those of ``environment``.
+        output: takes what it writes; None: this process's own outputs take it.
+
+    Raises:
+        InvalidInput: the system has no such processes.
+        OSError: it cannot be started.
+    """
+    check_takes_descriptors()
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=environment(more),
+        pass_fds=descriptors,
+        process_group=0,
+    )
 
 
 def signal_name(number: int) -> str:

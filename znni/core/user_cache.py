@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +18,8 @@ from shutil import rmtree
 from stat import S_ISDIR
 from tempfile import NamedTemporaryFile, mkstemp
 from time import perf_counter, sleep, time
-from typing import IO
+
+from znni.core import system
 
 _log = logging.getLogger("znni")
 
@@ -164,18 +164,9 @@ def in_turn(lock: Path, needed: Callable[[], bool], longest_wait: float) -> Iter
         with suppress(OSError):  # a file that cannot be locked keeps nobody from making files
             file = entered.enter_context(lock.open("ab"))
             until = perf_counter() + longest_wait
-            while needed() and perf_counter() < until and not _locked(file):
+            while needed() and perf_counter() < until and not system.lock(file.fileno()):
                 sleep(LOOK_SECONDS)
         yield
-
-
-def _locked(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed, unless somebody else has locked it."""
-    try:
-        flock(file, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @cache

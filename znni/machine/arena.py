@@ -24,6 +24,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from znni.core import system
 from znni.core.shapes import round_up
 from znni.core.text import in_units
 from znni.machine.arrays import ALIGNMENT, empty_aligned
@@ -34,6 +35,9 @@ from znni.network.weights import Float32
 SMALL = 64 * 1024  # bytes; malloc serves smaller arrays as well
 SPARE = 2048  # bytes that the alignment of a call's arrays takes at the most
 TOUCHED = 64 * 2**20  # bytes that a thread touches at a time
+
+# How pages are mapped that no other process sees. Windows has no others without a file.
+PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 
 _current: ContextVar[Arena | None] = ContextVar("_current", default=None)
 _given: ContextVar[Float32 | None] = ContextVar("_given", default=None)
@@ -105,7 +109,7 @@ def map_pages(nbytes: int) -> mmap.mmap:
         MemoryError: the system has no memory left.
     """
     try:
-        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = mmap.mmap(-1, nbytes, **PRIVATE)
     except OSError as error:
         raise MemoryError(f"{in_units(nbytes)} cannot be had: {error.strerror}") from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -258,7 +262,7 @@ class Arena:
             return
         first = round_up(start, mmap.PAGESIZE)
         last = stop // mmap.PAGESIZE * mmap.PAGESIZE
-        if first < last:
+        if first < last and hasattr(mmap, "MADV_DONTNEED"):
             self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
@@ -312,17 +316,16 @@ def give_back_shared(values: NDArray[np.uint8]) -> None:
     Args:
         values: memory that begins with a page.
     """
-    if whole := len(values) // mmap.PAGESIZE * mmap.PAGESIZE:
-        _madvise()(values.ctypes.data, whole, mmap.MADV_REMOVE)
+    madvise, remove = _madvise(), getattr(mmap, "MADV_REMOVE", None)
+    whole = len(values) // mmap.PAGESIZE * mmap.PAGESIZE
+    if whole and madvise and remove:
+        madvise(values.ctypes.data, whole, remove)
 
 
 @cache
-def _madvise() -> Callable[[int, int, int], int]:
-    """Return the system's function, during which other threads go on."""
-    function = ctypes.CDLL(None).madvise
-    function.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    found: Callable[[int, int, int], int] = function
-    return found
+def _madvise() -> Callable[..., int] | None:
+    """Return the system's function, during which other threads go on, if it has one."""
+    return system.c_function("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def _each_page(values: NDArray[np.uint8], reach: Callable[[NDArray[np.uint8]], object]) -> None:

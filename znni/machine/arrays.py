@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +13,8 @@ from typing import Any
 import numpy as np
 import psutil
 from numpy.typing import DTypeLike, NDArray
+
+from znni.core import system
 
 # Files of Linux about this process. The first two tell its resident memory and the peak of it, and
 # writing to the third resets the peak. Other systems have no such files.
@@ -89,10 +89,7 @@ def high_water_mark() -> int:
     try:
         status = _content(STATUS)
     except OSError:
-        import resource
-
-        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return largest if sys.platform == "darwin" else largest * 1024  # macOS counts in bytes
+        return system.peak_resident_bytes()
     return _told(status, b"VmHWM")
 
 
@@ -125,5 +122,5 @@ def _content(path: str) -> bytes:
 
 def return_freed_memory() -> None:
     """Return freed memory to the system, where the C library can. It keeps some of it otherwise."""
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+    if trim := system.c_function("malloc_trim"):
         trim(0)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from znni.core import system
 from znni.core.child_process import command_of, environment
 from znni.core.packages import package_folders
 from znni.core.user_cache import (
@@ -298,7 +299,7 @@ def _in_memory(code: bytes) -> Path:
 
     CUDA takes code from a file. A home or a container that is only read may have no folder for it.
     """
-    descriptor = os.memfd_create("znni")
+    descriptor = system.new_memory()
     with os.fdopen(descriptor, "wb", closefd=False) as file:
         file.write(code)
     return Path(f"/proc/self/fd/{descriptor}")

@@ -11,7 +11,6 @@ do not wait either.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +20,7 @@ from operator import length_hint
 from threading import local
 from typing import Literal, TypeAlias, TypeVar
 
+from znni.core import system
 from znni.machine.detect import detect_host
 
 Item = TypeVar("Item")
@@ -122,4 +122,4 @@ def _pool(purpose: Purpose) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(io_threads(), f"znni-{purpose}", _note_thread)
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork has none of the threads
+system.after_fork(_pool.cache_clear)  # a fork has none of the threads

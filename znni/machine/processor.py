@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from llvmlite.binding import get_host_cpu_features
+from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
 INFO = Path("/proc/cpuinfo")
 
@@ -24,8 +24,8 @@ PAIRS_PER_CYCLE_OF_INTEL = 0.5
 
 
 def processor_name() -> str:
-    """Return the processor's name as the system gives it."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+    """Return the processor's name, that of Linux or of LLVM, such as ``aarch64 neoverse-v1``."""
+    return _cpuinfo("model name") or f"{platform.machine()} {get_host_cpu_name()}"
 
 
 def processor_features() -> Mapping[str, bool]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.child_process import command_of, environment, signal_name
+from znni.core import system
+from znni.core.child_process import command_of, signal_name, start_with
 from znni.napari.task import Cancelled, Event, Failed, Finished, Planned, StoredArray, Task
 
 LOOK_EVERY_SECONDS = 0.2
@@ -99,14 +98,8 @@ class Job:
         """Start the process; at the end, wait for it, and kill it if it stays."""
         number = self._other.fileno()
         with log.open("wb") as file:
-            process = subprocess.Popen(
-                command_of("znni.napari.child", str(number)),
-                env=environment(),
-                pass_fds=[number],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,  # Ctrl-C in the terminal of the window is not for it
+            process = start_with(
+                [number], command_of("znni.napari.child", str(number)), output=file
             )
         self._other.close()
         try:
@@ -125,7 +118,7 @@ class Job:
         if self.is_killed:
             return Cancelled("cancelled in the middle of a block; the finished blocks are kept")
         how = f"by {signal_name(-code)}" if code < 0 else f"with code {code}"
-        hint = ", maybe because memory ran out" if code == -signal.SIGKILL else ""
+        hint = ", maybe because memory ran out" if code == -system.KILLED else ""
         said = log.read_text(errors="replace").strip().splitlines()
         last = f": {said[-1]}" if said else ""
         return Failed(
@@ -163,4 +156,4 @@ def stored_array(array: Any, folder: Path) -> StoredArray:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its children."""
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        system.kill_group(process.pid)

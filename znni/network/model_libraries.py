@@ -1,11 +1,10 @@
 """Files of ONNX Runtime and PyTorch: how they are opened, and the function that computes them.
 
-The module imports nothing of znni, so that its memory is that of the library.
+The module imports nothing of znni on Linux, so that its memory is that of the library.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -95,10 +94,9 @@ def resident(kind: str) -> int:
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:  # a system without it: the peak counts from the start of the process
-        import resource
+        from znni.core.system import peak_resident_bytes
 
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024  # macOS counts in bytes
+        return peak_resident_bytes()
     (line,) = (line for line in lines if line.startswith(f"{kind}:"))
     return int(line.split()[1]) * 1024
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
+from znni.core import system
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
 from znni.core.text import counted
@@ -163,7 +164,7 @@ class LedgerFile(MemoryLedger):
         Args:
             flag: ``os.O_CREAT`` to make a new file, or 0.
         """
-        descriptor = os.open(self._path, os.O_WRONLY | flag, 0o666)
+        descriptor = os.open(self._path, os.O_WRONLY | system.AS_BYTES | flag, 0o666)
         try:
             os.ftruncate(descriptor, self._end)
         except BaseException:

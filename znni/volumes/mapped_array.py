@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import DTypeLike, NDArray
 
+from znni.core import system
 from znni.core.shapes import round_up
 from znni.machine.handling_times import MAPPED_TOGETHER
 
@@ -65,7 +66,7 @@ class MappedArray:
         self.row = (*shape[:1], *ones) if fortran else (*ones, *shape[-1:])
         self.pieces = None if fortran else (*(1 for _ in shape[:-2]), *shape[-2:])
         self._end = offset + prod(shape) * self.dtype.itemsize
-        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+        flags = os.O_RDONLY | system.AS_BYTES
         descriptor = file if isinstance(file, int) else os.open(file, flags)
         try:
             self._check_length(os.fstat(descriptor).st_size)  # an empty file cannot be mapped

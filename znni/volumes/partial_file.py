@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from znni.core import system
 from znni.core.errors import InvalidInput, option
 from znni.core.text import in_units
 from znni.core.volume import SAME_COMMAND
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 SYNC_FILE_RANGE_WRITE = 2
 
-AS_FILE = os.O_RDWR  # flags to open a partial file: locks on some file systems need write access
+AS_FILE = (
+    os.O_RDWR | system.AS_BYTES
+)  # flags to open a partial file: locks on some file systems need write access
 
 
 def partial_name(path: Path) -> Path:
@@ -118,10 +120,10 @@ def check_folder_of(path: Path) -> None:
         OSError: the system refuses.
     """
     folder = path.parent
-    found = os.statvfs(folder)
-    if not found.f_blocks:
+    found = system.file_system(folder)
+    if not found.takes_files:
         raise InvalidInput(f"{path}: {folder} is no place for files; write elsewhere")
-    if found.f_flag & os.ST_RDONLY:
+    if found.is_read_only:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     as_it_is = os.access in os.supports_effective_ids
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=as_it_is):
@@ -144,7 +146,7 @@ def check_room(path: Path, needed: int) -> None:
     left_over = partial_name(path)
     if left_over.exists():  # from an earlier run; its room is used again
         parts = left_over.rglob("*") if left_over.is_dir() else (left_over,)
-        free += sum(part.lstat().st_blocks for part in parts) * 512
+        free += sum(system.disk_bytes(part.lstat()) for part in parts)
     if needed > free:
         raise InvalidInput(
             f"{path}: the output takes {in_units(needed)} and the disk has {in_units(free)} "
@@ -163,11 +165,11 @@ def hold(descriptor: int, partial: Path) -> None:
         f"{partial}: is in use, maybe by another run; wait for it, or write elsewhere"
     )
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise in_use from None
+        is_locked = system.lock(descriptor)
     except OSError:  # a file system without locks
         return
+    if not is_locked:
+        raise in_use
     try:
         held = os.path.samestat(os.fstat(descriptor), partial.stat())
     except FileNotFoundError:
@@ -198,7 +200,7 @@ def write_all(descriptor: int, data: Any, place: int) -> None:
     view = memoryview(data).cast("B")
     written = 0
     while written < len(view):
-        written += os.pwrite(descriptor, view[written:], place + written)
+        written += system.write_at(descriptor, view[written:], place + written)
 
 
 def begin_flush(descriptor: int, place: int, length: int) -> None:
@@ -214,10 +216,8 @@ def begin_flush(descriptor: int, place: int, length: int) -> None:
 @cache
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     """Return the system's function that begins to bring a file to the disk; only Linux has it."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if function is not None:
-        function.argtypes = ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
-    return function
+    numbers = ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
+    return system.c_function("sync_file_range", *numbers)
 
 
 class PartialFile(FileIO):
@@ -299,6 +299,8 @@ class PartialFile(FileIO):
             OSError: the system refuses.
         """
         self._whole = os.fstat(self.fileno())
+        if not system.RENAMES_OPEN_FILES:
+            self.close()
         self.root.replace(self.place)
         self.close()
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from znni.core import system
 from znni.core.errors import InvalidInput
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.partial_file import (
@@ -22,7 +23,7 @@ from znni.volumes.partial_file import (
 )
 from znni.volumes.shared_files import LocalFiles
 
-AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+AS_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 
 
 class PartialFolder(LocalFiles):
@@ -60,7 +61,10 @@ class PartialFolder(LocalFiles):
             InvalidInput: the place is refused, or another run is writing there.
         """
         with refused_at(self.place):
-            check_free(self._final, AS_FOLDER, overwrite=overwrite)
+            if system.OPENS_FOLDERS:
+                check_free(self._final, AS_FOLDER, overwrite=overwrite)
+            else:
+                check_new(self._final, overwrite=overwrite)
             if self._final.is_dir() and not any((self._final / mark).exists() for mark in marks):
                 raise InvalidInput(
                     f"{self.place}: is a folder of something else, and is not replaced; name "
@@ -107,6 +111,8 @@ class PartialFolder(LocalFiles):
         """
         with refused_at(self.place):
             self.make()
+            if not system.OPENS_FOLDERS:
+                return
             self._lock = os.open(self.path, AS_FOLDER)
         try:
             hold(self._lock, self.path)
@@ -121,7 +127,7 @@ class PartialFolder(LocalFiles):
 
     def settle(self) -> None:
         """Flush all files to the disk."""
-        os.sync()
+        system.flush_files(self.path)
 
     def complete(self) -> None:
         """Flush all files to the disk, and give the folder its final name.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
+from znni.core import system
 from znni.volumes.ledger_file import append_lines
 from znni.volumes.partial_file import partial_name, write_all
 
@@ -139,7 +140,7 @@ class _AppendedLog:
 
     def append(self, entry: Mapping[str, Any]) -> None:
         if self._descriptor is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.AS_BYTES
             self._descriptor = os.open(self._path, flags, 0o666)
         self._end = append_lines(self._descriptor, [entry], self._end)
 

@@ -6,14 +6,13 @@ They start before NumPy is loaded, so this module needs no arrays.
 from __future__ import annotations
 
 import os
-import subprocess
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from socket import socketpair
 from typing import Any
 
-from znni.core import child_process
+from znni.core import child_process, system
 
 # Slots of each worker: while a patch is computed, the next is read and the last one is written.
 SLOTS = 3
@@ -39,17 +38,16 @@ class WorkerProcess:
     """
 
     def __init__(self, environment: Mapping[str, str], modules: Sequence[str] = ()) -> None:
+        child_process.check_takes_descriptors()
         self.memory = [new_memory() for _ in range(SLOTS)]
         ours, theirs = zip(*(_connection() for _ in range(1 + SLOTS)), strict=True)
         self.control, *self.sockets = (_socket(descriptor) for descriptor in ours)
         self.descriptors = tuple(zip(self.memory, theirs[1:], strict=True))
         try:
-            self.process = subprocess.Popen(
+            self.process = child_process.start_with(
+                [*theirs, *self.memory],
                 child_process.command_of("znni.engine.workers", str(theirs[0]), *modules),
-                stdin=subprocess.DEVNULL,
-                env=child_process.environment(environment),
-                pass_fds=[*theirs, *self.memory],
-                process_group=0,
+                environment,
             )
         except BaseException:
             self.close_memory()
@@ -93,7 +91,7 @@ class WaitingProcesses:
 
 def new_memory() -> int:
     """Return a descriptor of new memory, whose extent the first slot in it sets."""
-    return os.memfd_create("znni")
+    return system.new_memory()
 
 
 def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:

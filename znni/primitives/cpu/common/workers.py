@@ -7,7 +7,6 @@ pools of different libraries never compete for the cores.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,8 @@ from threading import RLock
 from typing import Generic, TypeVar
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
+
+from znni.core import system
 
 Item = TypeVar("Item")
 
@@ -198,7 +199,7 @@ def workers(threads: int) -> Workers:
     return Workers(threads)
 
 
-os.register_at_fork(after_in_child=workers.cache_clear)  # a fork has none of the threads
+system.after_fork(workers.cache_clear)  # a fork has none of the threads
 
 
 @cache

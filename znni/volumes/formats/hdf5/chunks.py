@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core import system
 from znni.core.shapes import Box, Vec3
 from znni.machine.io_threads import at_once, finish, mapped
 from znni.volumes.formats.hdf5.chunked import NOWHERE, chunk_places
@@ -107,7 +108,7 @@ class ChunkWriter:
         place = int(self._places[(feature, *index)])
         stored = np.zeros(self._chunk, self._dtype)
         if part != chunk.intersection(self._whole):
-            there = os.pread(self._descriptor, stored.nbytes, place)
+            there = system.read_at(self._descriptor, stored.nbytes, place)
             stored.reshape(-1).view(np.uint8)[: len(there)] = np.frombuffer(there, np.uint8)
         stored[part.shifted(Vec3(0, 0, 0) - start).slices] = values
         self._write_in_turn(stored, place)
@@ -161,7 +162,7 @@ class HeldChanges(RawIOBase):
         """Read from the current position; zeros where the file has nothing."""
         view = memoryview(buffer).cast("B")
         start, stop = self._position, self._position + len(view)
-        there = os.pread(self._descriptor, len(view), start)
+        there = system.read_at(self._descriptor, len(view), start)
         view[:] = there + bytes(len(view) - len(there))
         for place, data in self.changes:
             low, high = max(start, place), min(stop, place + len(data))

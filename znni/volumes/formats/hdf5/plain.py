@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core import system
 from znni.volumes.formats.hdf5.chunked import NOWHERE, ChunkedDataset, ChunkRow
 from znni.volumes.mapped_array import MappedArray
 
@@ -65,7 +66,7 @@ class PlainDataset(ChunkedDataset):
         chunks = dataset.chunks
         self._most = max(1, ROW_BYTES // (prod(chunks) * dataset.dtype.itemsize))
         super().__init__(dataset, chunks, copies=self._most)
-        self._descriptor = os.open(dataset.file.filename, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(dataset.file.filename, os.O_RDONLY | system.AS_BYTES)
         finalize(self, os.close, self._descriptor)
 
     def part(self, start: tuple[int, ...], inside: tuple[slice, ...]) -> NDArray[Any]:
@@ -138,7 +139,7 @@ class PlainDataset(ChunkedDataset):
         """
         left = memoryview(values.reshape(-1).view(np.uint8).data)
         while left:
-            count = os.preadv(self._descriptor, [left], place)
+            count = system.read_into(self._descriptor, left, place)
             if not count:
                 raise OSError(f"{self._dataset.file.filename}: ends at {place}, within {self.name}")
             left, place = left[count:], place + count
