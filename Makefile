@@ -7,6 +7,7 @@
 # make coverage  runs the tests and prints which lines they reach, on any Python
 # make wheel     builds the wheel and runs the demo with it, in an empty environment
 # make browser   installs Chromium, for tests of pages, as root on Debian or Ubuntu
+# make lock      writes requirements.lock: the versions that CI and containers install
 # make clean     removes .venv and all that was built
 #
 # Each command first sets up what it needs, in .venv.
@@ -26,9 +27,13 @@ DOCS_READY := .venv/docs-ready
 # The last file that the demo makes.
 DEMO_OUTPUT := demo-output/cells.png
 
+# LOCK=requirements.lock installs the versions that CI and containers have.
+LOCK ?=
+CONSTRAINED := $(if $(LOCK),--constraint $(LOCK))
+
 # uv takes a fifth of pip's time. It does not read pip's settings. If uv fails, pip installs.
-install = $(BIN)/uv pip install --quiet --python $(1) $(2) || \
-    $(BIN)/pip --python $(1) install --quiet --no-compile $(2)
+install = $(BIN)/uv pip install --quiet --python $(1) $(CONSTRAINED) $(2) || \
+    $(BIN)/pip --python $(1) install --quiet --no-compile $(CONSTRAINED) $(2)
 
 # From Python 3.12 on the interpreter reports each line once, and coverage costs nothing. On Python
 # 3.11 it makes the planner's tests take twice as long: there, only make coverage measures it.
@@ -55,7 +60,7 @@ QUICK := tests/core tests/network tests/importing tests/volumes/test_formats.py 
     tests/cli/test_cli.py tests/cli/test_infer.py tests/cli/test_bad_options.py \
     tests/cli/test_bad_volumes.py tests/bench/test_bench_usage.py tests/docs/test_lists.py
 
-.PHONY: demo quick test check coverage docs wheel browser setup clean
+.PHONY: demo quick test check coverage docs wheel browser setup lock clean
 
 $(DEMO_READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -131,6 +136,14 @@ wheel: $(DEMO_OUTPUT) $(QUICK_READY)
 docs: $(DOCS_READY)
 	$(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
+
+# All extras but those with PyTorch and napari, whose versions depend on where they are installed.
+LOCKED := $(foreach extra,gpu gpu12 cudnn cudnn12 test docs onnx zarr tiff nifti cluster slurm \
+    kubernetes plot,--extra $(extra))
+
+lock: $(DEMO_READY)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
+	    --upgrade $(LOCKED) pyproject.toml --output-file requirements.lock
 
 browser:
 	command -v chromium || (apt-get update && apt-get install -y --no-install-recommends chromium)

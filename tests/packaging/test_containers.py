@@ -12,7 +12,9 @@ from paths import ROOT
 
 DOCKERFILE = ROOT / "containers" / "Dockerfile"
 APPTAINER = ROOT / "containers" / "znni.def"
-FILES = {"pyproject.toml", "README.md", "LICENSE", "znni", "planner", "networks", "machines"}
+SOURCES = {"pyproject.toml", "README.md", "LICENSE", "znni", "planner", "networks", "machines"}
+LOCK = "requirements.lock"
+FILES = {*SOURCES, LOCK}
 
 
 def sections() -> dict[str, str]:
@@ -56,6 +58,24 @@ def test_extras_are_known() -> None:
 )
 def test_scripts_are_of_the_shell(script: str) -> None:
     subprocess.run(["sh", "-n", "-c", script], check=True)
+
+
+def test_images_install_what_the_lock_file_names() -> None:
+    assert all(f"-c /opt/znni/{LOCK} " in text.read_text() for text in (DOCKERFILE, APPTAINER))
+
+
+def test_the_lock_file_has_every_library_of_an_image() -> None:
+    locked = {
+        re.split(r"[=\[ ]", line)[0] for line in (ROOT / LOCK).read_text().splitlines() if line
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    names = ("cluster", "zarr", "tiff", "nifti", "gpu", "gpu12", "test", "docs")
+    wanted = [*project["dependencies"], *(each for name in names for each in extras[name])]
+    libraries = {re.split(r"[\[<>=;!~ ]", each)[0].lower() for each in wanted} - {"znni"}
+    assert not {name.replace("_", "-").replace(".", "-") for name in libraries} - {
+        name.replace(".", "-") for name in locked
+    }
 
 
 def test_the_image_does_not_run_as_root() -> None:

@@ -1,4 +1,4 @@
-"""What only some operating systems have, and what stands in for it on the others.
+"""Functions that only some operating systems have, and replacements for the others.
 
 The rest of the code asks here, and never for a system by its name. Files such as those in ``/proc``
 are read where their figures are needed, and each reader there has another source.
