@@ -15,6 +15,7 @@ from import_cases import numbers, pooled, read_back, refusal, relative, sequenti
 import znni
 from znni.core.errors import RunFailed
 from znni.importing.parity import Parity
+from znni.primitives.reference import exact
 
 torch = torch_or_skip()
 nn = torch.nn
@@ -378,7 +379,6 @@ def test_hooks_and_subclasses_are_exported_with_the_rest(tmp_path: Path) -> None
 
 WINDOWS = "depends on a whole window in a way that this version does not run; "
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: nn.MaxPool3d(2, dilation=2), "dilation"),
     (lambda: nn.MaxPool3d(2, ceil_mode=True), "ceil_mode"),
     (lambda: nn.AvgPool3d(3, 1, 1, count_include_pad=False), "count_include_pad=True"),
     (lambda: nn.AvgPool3d(2, divisor_override=3), "divisor_override"),
@@ -435,9 +435,25 @@ def test_an_output_keeps_the_axis_of_its_only_map(tmp_path: Path) -> None:
     assert message.endswith("leave it out of the network's forward(), and export the network again")
 
 
-def test_pooling_alone_lowers_the_resolution_for_good(tmp_path: Path) -> None:
-    message = refusal(built(lambda: nn.AvgPool3d(2)), tmp_path)
+def test_pooling_of_padded_values_lowers_the_resolution_for_good(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv3d(1, 1, 3, padding=1), nn.AvgPool3d(2))
+    message = refusal(module, tmp_path)
     assert "a sample of its output spans 2x2x2 voxels; end it with upsampling" in message
+
+
+def test_averages_and_strides_slide_over_every_voxel(tmp_path: Path) -> None:
+    module = nn.Sequential(
+        nn.Conv3d(1, 3, (2, 3, 3), stride=(1, 2, 1)),
+        nn.AvgPool3d(2, (1, 2, 2)),
+        nn.MaxPool3d(2, 1, dilation=(1, 2, 1)),
+        nn.Conv3d(3, 2, 2),
+    )
+    found = znni.import_network(module, tmp_path / "net.yaml")
+    assert isinstance(found.parity, Parity)
+    assert "gives an output for every 1x4x2 voxels" in str(found)
+    x = numbers(1, 6, 19, 13)
+    dense = exact(*read_back(tmp_path / "net.yaml"), x)
+    assert relative(dense[:, :, ::4, ::2], as_torch_computes(module, x)) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_networks_without_an_exact_output_are_errors() -> None:
     text = "name: n\nlayers: [{conv: {features: 1, kernel: 3, padding: 2}}]"
     with pytest.raises(InvalidInput, match=r"gives more voxels than it takes \(by 2x2x2 per axis"):
         network_from_text(text, "net.yaml")
-    text = "name: n\nlayers: [{conv: {features: 1, kernel: 3, stride: 2}}]"
+    text = "name: n\nlayers: [{conv: {features: 1, kernel: 3, stride: 2, padding: 1}}]"
     with pytest.raises(InvalidInput, match="a sample of its output spans 2x2x2 voxels; end it"):
         network_from_text(text, "net.yaml")
     steps = "{pool: {window: 1048576}}, {conv: {features: 1, kernel: 1048576, padding: same}}"

@@ -76,8 +76,18 @@ def test_the_networks_here_load(path: Path) -> None:
         ("{features: 3, kernel: 3}", "3", 8, ["layers.2.conv is 3; give it as keys"]),
         ("in_features", "in_feature", 2, ["unknown key 'in_feature'", "'in_features'"]),
         ("window: 2", "window: 2, kernel: 2", 7, ["unknown key 'kernel'", "has a window:"]),
-        ("window: 2", "window: 2, stride: 3", 5, ["spans 3x3x3 voxels", "can give every voxel"]),
-        ("kernel: 3", "kernel: 3, stride: 2", 5, ["spans 4x4x4 voxels; end it with upsampling"]),
+        (
+            "window: 2",
+            "window: 2, stride: 3, padding: 1",
+            5,
+            ["spans 3x3x3 voxels", "can give every voxel"],
+        ),
+        (
+            "kernel: 3",
+            "kernel: 3, stride: 2, padding: 1",
+            5,
+            ["spans 4x4x4 voxels; end it with upsampling"],
+        ),
         ("pool: {window: 2}", "batchnorm: {}", 7, ["unknown key 'batchnorm'", "fold"]),
         (
             "  - pool: {window: 2}",

@@ -22,6 +22,8 @@ from znni.core.shapes import Vec3
 from znni.network import weights as weights_module
 from znni.network.layers import Add, Affine, Conv, ConvTranspose, Pool
 from znni.network.network import Network
+from znni.network.network_as_text import network_text
+from znni.network.network_file import load_network
 from znni.network.node import INPUT, Node
 from znni.network.weights import (
     ConvWeights,
@@ -409,3 +411,25 @@ def test_threads_read_npz_files_at_the_same_time(
     finally:
         sys.setswitchinterval(interval)
         gc.set_threshold(*threshold)
+
+
+def test_kernels_of_convolutions_are_flipped_as_they_are_read(tmp_path: Path) -> None:
+    text = "name: net\nlayers:\n  - conv: {features: 2, kernel: [2, 3, 4], mode: MODE}\n"
+    arrays = {
+        "conv1.weight": np.random.default_rng(0).standard_normal((2, 1, 2, 3, 4), np.float32),
+        "conv1.bias": np.zeros(2, np.float32),
+    }
+    np.savez(tmp_path / "net.npz", **arrays)
+    found = {}
+    for mode in ("correlation", "convolution"):
+        path = tmp_path / f"{mode}.yaml"
+        path.write_text(text.replace("MODE", mode))
+        network = load_network(path)
+        found[mode] = load_weights(tmp_path / "net.npz", network)["conv1"].weight
+        again = tmp_path / f"{mode}-again.yaml"
+        again.write_text(network_text(network))
+        assert load_network(again) == network
+    np.testing.assert_array_equal(found["correlation"], arrays["conv1.weight"])
+    np.testing.assert_array_equal(
+        found["convolution"], np.flip(arrays["conv1.weight"], axis=(2, 3, 4))
+    )

@@ -137,14 +137,14 @@ def poolings(draw: st.DrawFn) -> Given:
     """Draw a pooling that is not dense."""
     window, step = draw(extents(1, 4)), draw(extents(1, 3))
     reduce = draw(st.sampled_from(["max", "average"]))
-    layer = Pool("layer", window, reduce, step)
+    layer = Pool("layer", window, reduce, step, dilation=draw(extents(1, 3)))
     if reduce == "max" and (draw(st.booleans()) or layer.is_dense):
-        cut = [Vec3(*(draw(st.integers(0, e - 1)) for e in window)) for _ in range(2)]
+        cut = [Vec3(*(draw(st.integers(0, e - 1)) for e in layer.reach)) for _ in range(2)]
         layer = replace(layer, padding=Padding(*cut))
     if layer.is_dense:
         layer = replace(layer, reduce="average")
     return Given(
-        layer, Shape5.of(draw(st.integers(1, 2)), draw(maps), window + draw(extents(0, 9)))
+        layer, Shape5.of(draw(st.integers(1, 2)), draw(maps), layer.reach + draw(extents(0, 9)))
     )
 
 

@@ -34,7 +34,7 @@ from znni.importing.torch_module import read_module
 from znni.importing.znn_hdf5 import read_znn
 from znni.network.geometry import with_window
 from znni.network.input_scaling import AS_STORED
-from znni.network.layer_geometry import NO_PADDING
+from znni.network.layer_geometry import NO_PADDING, ONE
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights
@@ -54,6 +54,10 @@ KINDS = (
 WITHOUT_CROP = (
     "the original crops values by more samples than it needs to join them. This crop is left out, "
     "so the output has more voxels at the edges of a volume"
+)
+SLIDES = (
+    "the original gives an output for every {stride} voxels. Here the network slides: strides "
+    "became dilations, so every voxel has an output"
 )
 
 
@@ -179,6 +183,8 @@ def _made(
     original, notes = found.original, found.notes
     if found.graph.margin != NO_PADDING:
         notes = (*notes, WITHOUT_CROP)
+    if made.stride != ONE:
+        notes = (*notes, SLIDES.format(stride=made.stride))
     parity = compare(made, original, compute) if isinstance(original, Original) else original
     sample = compare_sample(made, found.sample, original, compute) if found.sample else None
     return made, parity, sample, notes

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
 from znni.importing.open_layers import (
     OpenLayer,
     after_affine,
@@ -29,21 +30,30 @@ from znni.importing.open_layers import (
 from znni.importing.steps import Graph, Layered, Nonlinearity, Step, affine
 from znni.network.geometry import context
 from znni.network.input_scaling import InputScaling
-from znni.network.layer_geometry import ZERO
+from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import Affine, Concat, Conv, Pool, Upsample
 from znni.network.network import Network
 from znni.network.network_as_text import OUTPUTS, kind_of
 from znni.network.node import INPUT, Node
+from znni.network.sliding import slid
 from znni.network.weights import ConvWeights, Weights, checked_weights
 
 
 @dataclass(frozen=True)
 class Folded:
-    """A network, its weights, and the parts of the source that each layer stands for."""
+    """A network and its weights.
+
+    Attributes:
+        network: the network.
+        weights: its weights.
+        origins: the parts of the source that each layer stands for.
+        stride: the voxels between outputs of the source, if the network slides by dilation.
+    """
 
     network: Network
     weights: Weights
     origins: tuple[str, ...]
+    stride: Vec3 = ONE
 
 
 @dataclass(frozen=True)
@@ -242,7 +252,8 @@ def _named(
         nodes.append(Node(layer, inputs))
         if own := made.weights:
             arrays[layer.name] = own
-    network = Network(name, in_features, tuple(nodes), nodes[-1].name, scaling)
+    sliding = slid(nodes, nodes[-1].name)
+    network = Network(name, in_features, sliding.nodes, nodes[-1].name, scaling)
     origins = {
         node.name: ", ".join(dict.fromkeys(made.origins))
         for node, made in zip(nodes, folded, strict=True)
@@ -256,4 +267,4 @@ def _named(
                 f"are blended: pad all convolutions, and train again"
             )
     weights = checked_weights(Weights(arrays, source), network)
-    return Folded(network, weights, tuple(origins.values()))
+    return Folded(network, weights, tuple(origins.values()), sliding.stride)

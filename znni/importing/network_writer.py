@@ -22,7 +22,7 @@ from znni.network.node import INPUT
 # Text that needs no quotes.
 KEYWORDS = (
     *get_args(Activation), *get_args(Blend), *get_args(WindowRules), *get_args(Within),
-    "max", "average", "nearest", "trilinear", "zscore",
+    "max", "average", "nearest", "trilinear", "zscore", "convolution",
 )  # fmt: skip
 
 

@@ -108,15 +108,15 @@ def max_pooling(
     """Return a pooling. If ``stride`` is empty or None, it is the window."""
     size = extents(origin, "window", kernel_size)
     step = size if stride is None or stride == [] else extents(origin, "stride", stride)
-    if extents(origin, "dilation", dilation) != ONE:
-        refuse(origin, f"has dilation {dilation}; give it none: windows are of neighbours")
+    spread = extents(origin, "dilation", dilation)
     if ceil_mode:
         refuse(
             origin,
             "has ceil_mode, and so pools what is left at the far edges; give it none: for inputs "
             "whose extents suit the network, the result is the same",
         )
-    return Layered(Pool(origin, size, reduce, step, padding_of(origin, padding, size - 1)))
+    around = padding_of(origin, padding, (size - 1) * spread)
+    return Layered(Pool(origin, size, reduce, step, around, spread))
 
 
 def average_pooling(

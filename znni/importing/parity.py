@@ -2,8 +2,8 @@
 
 The original runs on random input, in its own library.
 
-A network that is slid over every voxel is compared at two offsets. The original pools with strides,
-so it gives every P-th voxel of the dense output per axis, for total pooling P. It runs twice: on
+A network that is slid over every voxel is compared at two offsets. The original has strides, so it
+gives every P-th voxel of the dense output per axis, for strides of P in total. It runs twice: on
 the input, and on the input shifted by P - 1 voxels. Both outputs must agree with the dense output
 that znni computes.
 
@@ -26,8 +26,9 @@ from znni.core.text import in_units
 from znni.importing.folding import Folded
 from znni.importing.steps import Original, Sample
 from znni.machine.detect import detect_host
-from znni.network.geometry import whole_input, whole_sizes, with_window
+from znni.network.geometry import context, whole_input, whole_sizes, with_window
 from znni.network.input_scaling import AS_STORED
+from znni.network.layer_geometry import ONE
 from znni.network.layers import Affine, Conv, ConvTranspose, Normalize
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
@@ -104,9 +105,9 @@ def compare_sample(
         ours = compute(network, folded.weights, sample.given)
     except (DoesNotFit, InvalidInput) as error:
         return f"{sample.name} cannot be computed here: {error}"
-    if not network.is_exact:
+    if _slides(folded):
         extents = Vec3(*sample.output.shape[1:])
-        ours = _strided(ours, Vec3(0, 0, 0), network.total_pooling, extents)
+        ours = _strided(ours, Vec3(0, 0, 0), _stride(folded), extents)
     elif isinstance(original, Original):
         ours = _without_margin(ours, sample.output, original, size)
     if ours.shape != sample.output.shape:
@@ -139,17 +140,17 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
         RunFailed: the outputs differ by more than rounding can explain.
     """
     network = folded.network
-    size = original.size or _size(network)
-    if obstacle := _obstacle(network, original, size):
+    size = original.size or _size(folded)
+    if obstacle := _obstacle(folded, original, size):
         return obstacle
-    if network.is_exact:
+    if not _slides(folded):
         return _compared_whole(folded, original, size, compute)
-    pooling = network.total_pooling
+    pooling = _stride(folded)
     x = _random(network, size + pooling - 1)
-    extents = (size - network.field_of_view) // pooling + 1
+    extents = (size - _view(network)) // pooling + 1
     ours, theirs = list[Float32](), list[Float32]()
     try:
-        dense = compute(network, folded.weights, x)
+        dense = _computed(network, folded.weights, x, compute)
     except DoesNotFit as error:
         return f"a patch to compare does not fit into memory: {error}"
     try:
@@ -172,16 +173,39 @@ def _compared_whole(
         theirs = original.run(x)
     except Exception as error:  # the original's library may raise any kind
         return f"{original.runtime} could not run the original: {first_line(error)}"
-    if _work(network, size)[1] <= EXACT_FLOPS:
-        ours = exact(network, folded.weights, x).astype(np.float32)
-    else:
-        if network.window_layer:
-            network = with_window(network, Window(size, overlap=0, blend="constant"))
-        try:
-            ours = compute(network, folded.weights, x)
-        except DoesNotFit as error:
-            return f"a patch to compare does not fit into memory: {error}"
+    try:
+        ours = _computed(network, folded.weights, x, compute)
+    except DoesNotFit as error:
+        return f"a patch to compare does not fit into memory: {error}"
     return _judged(original, [_without_margin(ours, theirs, original, size)], [theirs], size)
+
+
+def _computed(network: Network, weights: Weights, x: Float32, compute: Compute) -> Float32:
+    """Return a network's output for a whole input: by the plain definition if that takes seconds.
+
+    A network that is slid by fragments has no such definition that is quick.
+    """
+    size = Vec3(*x.shape[1:])
+    if network.is_exact and _work(network, size)[1] <= EXACT_FLOPS:
+        return exact(network, weights, x).astype(np.float32)
+    if network.window_layer:
+        network = with_window(network, Window(size, overlap=0, blend="constant"))
+    return compute(network, weights, x)
+
+
+def _slides(folded: Folded) -> bool:
+    """Return whether the network gives every voxel, and the original one of each stride."""
+    return not folded.network.is_exact or folded.stride != ONE
+
+
+def _stride(folded: Folded) -> Vec3:
+    """Return the voxels between outputs of the original of a network that slides."""
+    return folded.network.total_pooling * folded.stride
+
+
+def _view(network: Network) -> Vec3:
+    """Return the field of view of a network that slides."""
+    return context(network) + 1 if network.is_exact else network.field_of_view
 
 
 def _random(network: Network, size: Vec3) -> Float32:
@@ -190,14 +214,15 @@ def _random(network: Network, size: Vec3) -> Float32:
     return generator.standard_normal((network.in_features, *size), dtype=np.float32)
 
 
-def _size(network: Network) -> Vec3:
+def _size(folded: Folded) -> Vec3:
     """Return the extents of an input to compare on.
 
     An exact network gets the largest of several that both libraries compute in seconds, so that
     some voxels are far from the edges. It gets the least if even that takes longer.
     """
-    if not network.is_exact:
-        return network.field_of_view + network.total_pooling
+    network = folded.network
+    if _slides(folded):
+        return _view(network) + _stride(folded)
     sizes = [whole_input(network, Vec3.of(extent)) for extent in EXTENTS]
     # Libraries refuse to normalize a single value.
     able = [size for size in sizes if _normalized_values(network, size) > 1]
@@ -257,9 +282,10 @@ def _strided(dense: Float32, start: Vec3, stride: Vec3, extents: Vec3) -> Float3
     return dense[:, *kept]
 
 
-def _obstacle(network: Network, original: Original, size: Vec3) -> str:
+def _obstacle(folded: Folded, original: Original, size: Vec3) -> str:
     """Return the reason not to compare, or an empty text."""
-    view = network.field_of_view if not network.is_exact else Vec3(1, 1, 1)
+    network = folded.network
+    view = _view(network) if _slides(folded) else ONE
     if not view.within(size):
         return f"it was exported for an input of {size}, less than its field of view of {view}"
     if network.is_exact and whole_input(network, size) != size:

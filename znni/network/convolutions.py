@@ -28,6 +28,8 @@ class Conv(SlidBox):
         groups: the number of groups of maps. Each output map depends on one group of input maps.
         padding: the zeros around the input. They lie outside the volume, not around each block.
         slope: the factor of ``leaky_relu`` for negative values.
+        mode: the order of the taps in files of weights. With ``convolution`` it is reversed along
+            each axis. Loaded weights are always for cross-correlation.
 
     Raises:
         InvalidInput: there are no maps, an extent is not positive, or the activation is unknown.
@@ -44,6 +46,7 @@ class Conv(SlidBox):
     groups: int = 1
     padding: Padding = NO_PADDING
     slope: float = LEAKY_SLOPE
+    mode: Literal["correlation", "convolution"] = "correlation"
     kind: Literal["conv"] = field(default="conv", repr=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +80,7 @@ class Conv(SlidBox):
     @property
     def local(self) -> Conv:
         """The convolution of a block whose zeros outside the volume are stored with it."""
-        return replace(self, padding=NO_PADDING)
+        return replace(self, padding=NO_PADDING, mode="correlation")
 
     def maps_from(self, *maps: int) -> int:
         """Return the output maps for an input of that many maps.

@@ -68,10 +68,10 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
         case Conv():
             yield f"conv {layer.kernel}"
             yield f"{layer.in_features} -> {made}"
-            yield from _unless("stride", layer.stride, ONE)
-            yield from _unless("dilation", layer.dilation, ONE)
-            yield from _unless("groups", layer.groups, 1)
+            for name, usual in (("stride", ONE), ("dilation", ONE), ("groups", 1)):
+                yield from _unless(name, getattr(layer, name), usual)
             yield from _padded(layer.padding)
+            yield from _unless("mode", layer.mode, "correlation")
         case ConvTranspose():
             yield f"transposed conv {layer.kernel}"
             yield f"{layer.in_features} -> {made}"
@@ -81,6 +81,7 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
         case Pool():
             yield f"{layer.reduce}-pool {layer.window}"
             yield from _unless("stride", layer.stride, layer.window)
+            yield from _unless("dilation", layer.dilation, ONE)
             yield from _padded(layer.padding)
         case Model():
             yield f"{layer.file}, computed by {layer.runtime}"

@@ -119,7 +119,7 @@ def _misfit(network: Network, axis: int, rest: int) -> tuple[int, int]:
 
 def _dropped(pool: Pool, extent: int, axis: int) -> int:
     """Return the samples at the end of an axis that no window has, but would if they were more."""
-    stride, window = pool.stride[axis], pool.window[axis]
+    stride, window = pool.stride[axis], pool.reach[axis]
     left = (extent + pool.padding.total[axis] - window) % stride
     return max(0, left - pool.padding.after[axis] - max(0, stride - window))
 

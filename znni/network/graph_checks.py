@@ -45,8 +45,8 @@ def check_graph(network: Network) -> None:
     if network.is_exact and (span := network.strides[network.output]) != Vec3(1, 1, 1):
         raise InvalidInput(
             f"network {network.name}: a sample of its output spans {span} "
-            f"voxels; end it with upsampling to the input's resolution, or use only "
-            f"convolutions without padding and max-pooling, which can give every voxel"
+            f"voxels; end it with upsampling to the input's resolution, or use only layers "
+            f"without padding, which can give every voxel"
         )
 
 

@@ -161,6 +161,7 @@ class ConvEntry(LayerKind):
     padding: Sides = "valid"
     dilation: Extents = Vec3(1, 1, 1)
     groups: Count = 1
+    mode: Literal["correlation", "convolution"] = "correlation"
     activation: ActivationEntry = IDENTITY
 
     def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:
@@ -207,6 +208,7 @@ class PoolEntry(LayerKind):
     kind: Literal["max", "average"] = "max"
     stride: Extents = ZERO
     padding: Sides = "valid"
+    dilation: Extents = Vec3(1, 1, 1)
 
     def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002 - any number
         return {"padding": NO_PADDING} if self.padding == "valid" else {}

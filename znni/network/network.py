@@ -217,10 +217,7 @@ class Network:
         An exact network's layers find their zeros stored with their input, so they pad nothing.
         """
         return {
-            node.name: (
-                node.layer.local if self.is_exact else node.layer,
-                sum(self.maps[name] for name in node.inputs),
-            )
+            node.name: (node.layer.local, sum(self.maps[name] for name in node.inputs))
             for node in self.nodes
         }
 

@@ -65,8 +65,10 @@ def entry_of(layer: Layer) -> dict[str, Any]:
     entry = {
         key: _sides(getattr(layer, name))
         for name, key in KEYS.items()
-        if name in defaults and (name == "mode" or getattr(layer, name) != defaults[name])
+        if name in defaults and getattr(layer, name) != defaults[name]
     }
+    if isinstance(layer, Upsample):
+        entry["mode"] = layer.mode
     if isinstance(layer, Normalize) and layer.is_instance_norm:
         del entry["groups"]
     if isinstance(layer, ConvTranspose) and layer.padding != layer.padding_after:

@@ -46,6 +46,7 @@ from znni.network.model_files import model_layer
 from znni.network.network import Network
 from znni.network.network_as_text import INPUT_NAME, OUTPUTS
 from znni.network.node import INPUT, Node, maps_of, stride_of
+from znni.network.sliding import slid
 from znni.network.window import Window
 
 
@@ -212,7 +213,7 @@ def network_of(file: YamlFile) -> Network:
         network = Network(
             name=entries.name,
             in_features=entries.in_features,
-            nodes=tuple(nodes),
+            nodes=tuple(nodes) if entries.window else slid(nodes, output).nodes,
             output=output,
             scaling=scaling,
             weights=file.path.parent / entries.weights if entries.weights else None,

@@ -24,11 +24,12 @@ class Pool(SlidBox):
         reduce: ``max`` or ``average``.
         step: the samples of the input from one sample of the output to the next. ``ZERO`` stands
             for the window, and the window is stored as ``ZERO``.
+        dilation: the samples of the input from one sample of a window to the next.
         padding: the samples around the input. A maximum ignores them; an average counts zeros.
 
     Raises:
         InvalidInput: an extent is not positive, or the padding is negative or as large as the
-            window.
+            reach of the window.
     """
 
     name: str
@@ -36,19 +37,21 @@ class Pool(SlidBox):
     reduce: Literal["max", "average"] = "max"
     step: Vec3 = ZERO
     padding: Padding = NO_PADDING
+    dilation: Vec3 = ONE
     kind: Literal["pool"] = field(default="pool", repr=False)
 
     def __post_init__(self) -> None:
         where = f"layer {self.name}"
         check_extents(f"{where}: window", self.window)
         check_not_negative(f"{where}: stride", self.step)
+        check_extents(f"{where}: dilation", self.dilation)
         if self.step == self.window:
             object.__setattr__(self, "step", ZERO)  # so that equal poolings compare equal
         for side in self.padding:
             check_not_negative(f"{where}: padding", side)
-            if not side.within(self.window - 1):
+            if not side.within(self.reach - 1):
                 raise InvalidInput(
-                    f"{where}: padding {side} is as large as the window {self.window}; give less"
+                    f"{where}: padding {side} is as large as the window {self.reach}; give less"
                 )
 
     @property
@@ -58,14 +61,14 @@ class Pool(SlidBox):
 
     @property
     def reach(self) -> Vec3:
-        """The extents of the window."""
-        return self.window
+        """The samples from the first to the last of a window, both included."""
+        return (self.window - 1) * self.dilation + 1
 
     @property
     def is_dense(self) -> bool:
         """True if it may be evaluated at every voxel, by fragments."""
         plain = self.stride == self.window and self.padding == NO_PADDING
-        return plain and self.reduce == "max"
+        return plain and self.reduce == "max" and self.dilation == ONE
 
     @property
     def sees_edges(self) -> bool:

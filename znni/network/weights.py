@@ -20,7 +20,7 @@ from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
 from znni.network.activations import has_slopes
-from znni.network.layers import Affine, Normalize, Weighted
+from znni.network.layers import Affine, Conv, Normalize, Weighted
 from znni.network.network import Network
 
 Float32: TypeAlias = NDArray[np.float32]
@@ -142,7 +142,7 @@ def load_weights(path: str | Path, network: Network) -> Weights:
 
     The file holds ``NAME.weight`` and ``NAME.bias`` (out) for every layer with weights, and
     ``NAME.slope`` (out) if its activation is ``prelu``. It holds nothing else. The types are
-    float16, float32 or float64.
+    float16, float32 or float64. Kernels of layers with ``mode: convolution`` are flipped.
 
     Raises:
         InvalidInput: there is no such file. Or an array is missing, unknown, not finite, or of a
@@ -151,7 +151,20 @@ def load_weights(path: str | Path, network: Network) -> Weights:
     if not isinstance(path, str | PathLike):
         raise InvalidInput(f"the weights are {path!r}, a {type(path).__name__}; give their file")
     path = Path(path)
-    return _weights_of(network, _read_arrays(path), str(path))
+    return _correlating(_weights_of(network, _read_arrays(path), str(path)), network)
+
+
+def _correlating(weights: Weights, network: Network) -> Weights:
+    """Return the weights of a file for cross-correlation: kernels of convolutions are flipped."""
+    flipped = {
+        layer.name: replace(
+            weights[layer.name],
+            weight=np.ascontiguousarray(weights[layer.name].weight[:, :, ::-1, ::-1, ::-1]),
+        )
+        for layer in network.weighted
+        if isinstance(layer, Conv) and layer.mode == "convolution"
+    }
+    return replace(weights, layers={**weights.layers, **flipped})
 
 
 def checked_weights(given: Weights, network: Network) -> Weights:

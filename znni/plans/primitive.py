@@ -337,7 +337,7 @@ def window_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
     """Return the output shape of a pooling that is not dense; None if its window does not fit."""
     if not isinstance(layer, Pool) or layer.is_dense or layer != layer.local:
         return None
-    if not layer.window.within(shape.size):
+    if not layer.reach.within(shape.size):
         return None
     return Shape5.of(shape.n, shape.f, layer.local_size(shape.size))
 

@@ -180,10 +180,10 @@ def _whole(
             return _finished(_transposed(x, layer, weights[layer.name], beyond), layer, weights)
         case Pool():
             missing = -np.inf if layer.reduce == "max" else 0.0
-            padded = _padded(x, layer.padding, layer.window, layer.stride, beyond, missing)
-            seen = sliding_window_view(padded, layer.window, axis=(1, 2, 3))
-            sz, sy, sx = layer.stride
-            seen = seen[:, ::sz, ::sy, ::sx]
+            padded = _padded(x, layer.padding, layer.reach, layer.stride, beyond, missing)
+            seen = sliding_window_view(padded, layer.reach, axis=(1, 2, 3))
+            (sz, sy, sx), (dz, dy, dx) = layer.stride, layer.dilation
+            seen = seen[:, ::sz, ::sy, ::sx, ::dz, ::dy, ::dx]
             reduced = seen.max if layer.reduce == "max" else seen.mean
             return np.asarray(reduced(axis=(4, 5, 6)))
         case GlobalPool():

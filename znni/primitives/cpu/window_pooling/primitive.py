@@ -64,7 +64,7 @@ class WindowPooling:
         pool, out = applied_to(Pool, self, layer, shape)
         threads = workers(self.device.threads)
         parts = list(threads.shares(out.n * out.f * out.z, _most_tasks(shape)))
-        window, stride = tuple(pool.window), tuple(pool.stride)
+        window, stride, dilation = map(tuple, (pool.window, pool.stride, pool.dilation))
         is_max = pool.reduce == "max"
 
         def run(x: Float32, inside: Box | None = None) -> Float32:
@@ -79,8 +79,8 @@ class WindowPooling:
 
             def task(worker: int, part: slice) -> None:
                 pool_planes(
-                    *source, *target, tuple(out), shape.x, window, stride, within, is_max,
-                    part.start, part.stop, rows[worker], streamed,
+                    *source, *target, tuple(out), shape.x, window, stride, dilation, within,
+                    is_max, part.start, part.stop, rows[worker], streamed,
                 )  # fmt: skip
 
             threads.for_each(task, parts)

@@ -11,8 +11,8 @@ from znni.primitives.cpu.common.strided import take_every
 
 @numba_kernel
 def pool_planes(  # type: ignore[no-untyped-def]
-    memory, start, strides, target, target_start, target_strides, out, width, window, step, within,
-    is_max, first, stop, rows, streamed,
+    memory, start, strides, target, target_start, target_strides, out, width, window, step,
+    dilation, within, is_max, first, stop, rows, streamed,
 ):  # fmt: skip
     """Pool the planes (n, f, z) of the output with these numbers.
 
@@ -27,6 +27,7 @@ def pool_planes(  # type: ignore[no-untyped-def]
         width: the samples of an input row.
         window: the extents of the window.
         step: the samples between neighbouring windows.
+        dilation: the samples between neighbours in a window.
         within: the first sample of the volume along each axis, and those after the last.
         is_max: whether to take maxima of the samples within, else averages of all.
         first: the number of the first plane.
@@ -52,9 +53,9 @@ def pool_planes(  # type: ignore[no-untyped-def]
                 row = made[i * out[4] : (i + 1) * out[4]]
                 reduced[:] = lowest
                 for dz in range(window[0]):
-                    at_z = z * step[0] + dz
+                    at_z = z * step[0] + dz * dilation[0]
                     for dy in range(window[1]):
-                        at_y = (top + i) * step[1] + dy
+                        at_y = (top + i) * step[1] + dy * dilation[1]
                         at = image + at_z * strides[2] + at_y * strides[3]
                         if not is_max:
                             _add(memory[at:], reduced)
@@ -62,7 +63,7 @@ def pool_planes(  # type: ignore[no-untyped-def]
                             _enlarge(memory[at + within[2] :], seen)
                 row[:] = lowest
                 for dx in range(window[2]):
-                    take_every(step[2], reduced[dx:], taken, out[4])
+                    take_every(step[2], reduced[dx * dilation[2] :], taken, out[4])
                     if is_max:
                         _enlarge(taken, row)
                     else:

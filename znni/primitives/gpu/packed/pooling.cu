@@ -1,7 +1,7 @@
 // Maxima or averages of windows of packed values. The scale stays: no result is larger than the
 // largest number.
 //
-// Macros: WINDOW_Z, _Y, _X; STRIDE_Z, _Y, _X; IS_MAX.
+// Macros: WINDOW_Z, _Y, _X; STRIDE_Z, _Y, _X; DILATION_Z, _Y, _X; IS_MAX.
 
 #if PARTS == 1
 typedef Stored Most;
@@ -59,14 +59,14 @@ extern "C" __global__ void __launch_bounds__(256)
         Most most = least();
         Eight sums = {};
 #pragma unroll 1
-        for (int z = 0; z < WINDOW_Z; ++z) {
+        for (int z = 0; z < WINDOW_Z * DILATION_Z; z += DILATION_Z) {
 #pragma unroll
-            for (int y = 0; y < WINDOW_Y; ++y) {
+            for (int y = 0; y < WINDOW_Y * DILATION_Y; y += DILATION_Y) {
                 const uint4* row = corner + z * in_z + y * in_y;
                 const bool in_row = first.z + z >= start_z && first.z + z < stop_z &&
                                     first.y + y >= start_y && first.y + y < stop_y;
 #pragma unroll
-                for (int x = 0; x < WINDOW_X; ++x) {
+                for (int x = 0; x < WINDOW_X * DILATION_X; x += DILATION_X) {
                     if (IS_MAX) {
                         if (in_row && first.x + x >= start_x && first.x + x < stop_x)
                             most = larger_of(most, stored_at(row + x, in_f));

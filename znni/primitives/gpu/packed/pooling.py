@@ -14,7 +14,7 @@ from znni.machine.packed_arrays import PackedArray
 from znni.network.layers import Layer, Pool
 from znni.network.weights import ConvWeights
 from znni.plans.primitive import Run
-from znni.primitives.gpu.common.kernels import compiler_options, larger_source, of_axes
+from znni.primitives.gpu.common.kernels import compiler_options, larger_source
 from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import launch
 from znni.primitives.gpu.packed.base import (
@@ -23,6 +23,7 @@ from znni.primitives.gpu.packed.base import (
     groups_of,
     strided,
 )
+from znni.primitives.gpu.window_pooling.primitive import window_macros
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class GpuPackedPooling(GpuPackedPass):
 
     def made(self, layer: Pool, shape: Shape5) -> Shape5 | None:
         """Decline windows that do not fit."""
-        if layer != layer.local or not layer.window.within(shape.size):
+        if layer != layer.local or not layer.reach.within(shape.size):
             return None
         return Shape5.of(shape.n, shape.f, layer.local_size(shape.size))
 
@@ -64,5 +65,4 @@ def pooling_source(numbers: TensorFormat) -> str:
 
 def pooling_options(pool: Pool) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
-    extents = of_axes("WINDOW", pool.window) | of_axes("STRIDE", pool.stride)
-    return compiler_options(extents | {"IS_MAX": int(pool.reduce == "max")})
+    return compiler_options(window_macros(pool))

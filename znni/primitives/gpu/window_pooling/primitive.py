@@ -56,8 +56,13 @@ def source() -> str:
 
 def options(pool: Pool) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
+    return compiler_options(window_macros(pool))
+
+
+def window_macros(pool: Pool) -> dict[str, int]:
+    """Return the macros that define a pooling's windows."""
     extents = of_axes("WINDOW", pool.window) | of_axes("STRIDE", pool.stride)
-    return compiler_options(extents | {"IS_MAX": int(pool.reduce == "max")})
+    return extents | of_axes("DILATION", pool.dilation) | {"IS_MAX": int(pool.reduce == "max")}
 
 
 def primitives(device: Device) -> tuple[GpuWindowPooling, ...]:

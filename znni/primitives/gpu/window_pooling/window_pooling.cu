@@ -1,6 +1,6 @@
 // Maxima or averages of windows at any stride, in an output with any strides.
 //
-// Macros: WINDOW_Z, _Y, _X; STRIDE_Z, _Y, _X; IS_MAX. `larger` comes from common/larger.cuh, the
+// Macros: WINDOW_Z, _Y, _X; STRIDE_Z, _Y, _X; DILATION_Z, _Y, _X; IS_MAX. `larger` comes from common/larger.cuh, the
 // rest from common/voxels.cuh.
 
 // A maximum ignores samples outside of [start, stop); an average counts all of its window.
@@ -15,14 +15,14 @@ extern "C" __global__ void __launch_bounds__(256)
         const float* corner = in + first.in(of_in);
         float value = IS_MAX ? __uint_as_float(0xff800000u) : 0.0f;
 #pragma unroll 1
-        for (int z = 0; z < WINDOW_Z; ++z) {
+        for (int z = 0; z < WINDOW_Z * DILATION_Z; z += DILATION_Z) {
 #pragma unroll 1
-            for (int y = 0; y < WINDOW_Y; ++y) {
+            for (int y = 0; y < WINDOW_Y * DILATION_Y; y += DILATION_Y) {
                 const float* row = corner + z * in_z + y * in_y;
                 const bool in_row = first.z + z >= start_z && first.z + z < stop_z &&
                                     first.y + y >= start_y && first.y + y < stop_y;
 #pragma unroll
-                for (int x = 0; x < WINDOW_X; ++x) {
+                for (int x = 0; x < WINDOW_X * DILATION_X; x += DILATION_X) {
                     if (!IS_MAX)
                         value += row[x];
                     else if (in_row && first.x + x >= start_x && first.x + x < stop_x)
