@@ -40,6 +40,7 @@ from znni.machine.device_arena import DeviceArena
 from znni.machine.machine import Device
 from znni.machine.packed_arrays import PackedArray, in_whole_groups, packed_copy
 from znni.network.layers import (
+    NO_PADDING,
     Add,
     Affine,
     Concat,
@@ -54,6 +55,7 @@ from znni.network.layers import (
     Normalize,
     Operation,
     PackedLayer,
+    PadLayer,
     Pool,
     PooledConv,
     SummedConv,
@@ -115,6 +117,7 @@ EXACT: tuple[tuple[Operation, Shape5], ...] = tuple(
         (Maximum("maximum", "elu"), 6),
         (Upsample("nearest", Vec3(1, 2, 3)), 3),
         (Upsample("trilinear", TWO, "trilinear"), 3),
+        (PadLayer("edges", NO_PADDING, "reflect"), 3),
         (Pool("average", Vec3(2, 3, 2), "average"), 3),
         (Pool("overlapping", Vec3(3, 2, 3), step=TWO), 3),
     )

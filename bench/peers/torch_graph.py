@@ -22,6 +22,7 @@ from znni.network.layers import (
     Multiply,
     Normalize,
     Padding,
+    PadLayer,
     Pool,
     Upsample,
 )
@@ -107,6 +108,8 @@ class TorchGraph(nn.Module):
                 y = F.interpolate(x, tuple(map(sum, zip(x.shape[2:], layer.shift, strict=True))))
             case Upsample():
                 y = F.interpolate(x, scale_factor=tuple(map(float, layer.factor)), mode=layer.mode)
+            case PadLayer():
+                y = _extended(x, layer)
             case Affine():
                 shape = (1, -1, 1, 1, 1)
                 y = x * array("weight").view(shape) + array("bias").view(shape)
@@ -155,15 +158,27 @@ def _padded(x: Tensor, padding: Padding, missing: float) -> Tensor:
     return F.pad(x, [each for side in sides for each in side], value=missing)
 
 
+def _extended(x: Tensor, layer: PadLayer) -> Tensor:
+    """Return values with samples of their own around them."""
+    for axis, sides in enumerate(zip(*layer.padding, strict=True), start=2):
+        taken = np.pad(np.arange(x.shape[axis]), sides, mode=layer.mode)
+        x = x.index_select(axis, torch.from_numpy(taken).to(x.device))
+    return x
+
+
 def _pooled(x: Tensor, layer: Pool) -> Tensor:
     is_max = layer.reduce == "max"
     around, after = layer.padding
-    fits = around.within(layer.window // 2) and layer.window.within(Vec3(*x.shape[2:]))
+    fits = around.within(layer.window // 2) and layer.reach.within(Vec3(*x.shape[2:]))
     if around != after or not fits:  # then PyTorch cannot pad while it pools
         x, around = _padded(x, layer.padding, -math.inf if is_max else 0.0), Vec3(0, 0, 0)
-    pool = F.max_pool3d if is_max else F.avg_pool3d
-    made: Tensor = pool(x, tuple(layer.window), tuple(layer.stride), tuple(around))
-    return made
+    window, stride, dilation = map(tuple, (layer.window, layer.stride, layer.dilation))
+    if is_max:
+        return F.max_pool3d(x, window, stride, tuple(around), dilation)
+    if layer.dilation == Vec3(1, 1, 1):
+        return F.avg_pool3d(x, window, stride, tuple(around))
+    share = x.new_full((x.shape[1], 1, *window), 1 / layer.window.volume)
+    return F.conv3d(x, share, None, stride, tuple(around), dilation, x.shape[1])
 
 
 def _cropped(given: list[Tensor]) -> list[Tensor]:

@@ -277,6 +277,13 @@ GRAPHS: dict[str, list[Any]] = {
     ),
     "maximum": pieces(node("MaxPool", ["c"], ["y"], kernel_shape=[1, 3, 3], pads=[0, 1, 1] * 2)),
     "padding of its own": [node("Pad", ["x", "pads"], ["p"]), node("Conv", ["p", "deep"], ["y"])],
+    **{
+        f"padding by {mode}": [
+            node("Pad", ["x", "pads"], ["p"], mode=mode),
+            node("Conv", ["p", "deep"], ["y"]),
+        ]
+        for mode in ("reflect", "edge")
+    },
     "cropped": pieces(
         node("Conv", ["x", "deep"], ["d"], pads=[1, 1, 0] * 2),
         node("Pad", ["c", "minus"], ["e"]),
@@ -361,7 +368,7 @@ WINDOWS = "depends on a whole window in a way that this version does not run; "
     ("nodes", "named"),
     [
         (
-            [node("Conv", ["x", "w"], ["y"], strides=[1, 2, 2])],
+            [node("Conv", ["x", "w"], ["y"], strides=[1, 2, 2], pads=[0, 0, 1] * 2)],
             "a sample of its output spans 1x2x2",
         ),
         ([node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 2, 1])], "kernel_shape [3, 2, 1]"),
@@ -502,7 +509,7 @@ WINDOWS = "depends on a whole window in a way that this version does not run; "
             ),
             "crops 0x0x2 before and 0x0x0 after, and y (Add) by itself would crop 0x0x1 and 0x0x1",
         ),
-        (pieces(node("Pad", ["c", "pads"], ["y"], mode="edge")), "that are no zeros"),
+        (pieces(node("Pad", ["c", "pads", "unit"], ["y"])), "that are no zeros"),
         (pieces(node("Pad", ["c", "pads"], ["y"])), "gives more voxels than it takes"),
         (pieces(node("Tile", ["c", "volume"], ["y"])), "only maps are repeated"),
         (pieces(node("Cast", ["c"], ["y"], to=10)), "changes the type of numbers"),

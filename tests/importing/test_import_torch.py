@@ -391,7 +391,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "align_corners=False",
     ),
     (lambda: nn.Upsample(scale_factor=1.5), "only whole factors"),
-    (lambda: nn.ReflectionPad3d(1), "that are no zeros; pad with zeros"),
+    (lambda: nn.ConstantPad3d(1, 0.5), "that are no zeros; pad with zeros"),
     (lambda: nn.BatchNorm3d(1, track_running_stats=False), "running mean"),
     (lambda: nn.utils.parametrizations.weight_norm(nn.Conv3d(1, 1, 1)), "remove_parametrizations"),
     (lambda: nn.BatchNorm3d(1).train(), "is in training mode"),
@@ -439,6 +439,23 @@ def test_pooling_of_padded_values_lowers_the_resolution_for_good(tmp_path: Path)
     module = nn.Sequential(nn.Conv3d(1, 1, 3, padding=1), nn.AvgPool3d(2))
     message = refusal(module, tmp_path)
     assert "a sample of its output spans 2x2x2 voxels; end it with upsampling" in message
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_convolutions_may_see_samples_of_their_own_beyond_the_volume(
+    mode: str, tmp_path: Path
+) -> None:
+    module = nn.Sequential(
+        nn.Conv3d(1, 2, (3, 1, 3), padding=(1, 0, 1), padding_mode=mode),
+        nn.ReLU(),
+        nn.Conv3d(2, 2, 3, padding=1, padding_mode=mode),
+    )
+    found = znni.import_network(module, tmp_path / "net.yaml")
+    assert isinstance(found.parity, Parity)
+    assert ("depends on whole windows" in str(found)) is (mode == "circular")
+    x = numbers(1, 5, 6, 7)
+    made = exact(*read_back(tmp_path / "net.yaml"), x)
+    assert relative(made, as_torch_computes(module, x)) < 1e-5
 
 
 def test_averages_and_strides_slide_over_every_voxel(tmp_path: Path) -> None:

@@ -136,8 +136,8 @@ def test_a_layer_may_have_the_name_of_the_input() -> None:
          "output_padding is 2x2x2; give 0 or more, and less than its stride 2x2x2"),
         ("  - multiply: {}\n", "  - multiply: {activation: prelu}\n", 17, "prelu needs weights"),
         ("  - multiply: {}\n", "  - divide: {}\n", 17, "unknown key 'divide' in layers.9; the keys "
-         "are name, from, conv, conv_transpose, pool, global_pool, upsample, affine, concat, add, "
-         "multiply, maximum"),
+         "are name, from, conv, conv_transpose, pool, global_pool, upsample, pad, affine, concat, "
+         "add, multiply, maximum"),
         ("  - affine: {activation: prelu}", "  - group_norm: {groups: 7}", 7, "layer group_norm1 "
          "has 7 groups for"),
         ("  - affine: {activation: prelu}", "  - global_pool: {window: 2}", 7, "unknown key "

@@ -61,7 +61,7 @@ def test_a_layer_is_the_reference(kind: str, data: st.DataObject) -> None:
     check(data.draw(local_cases(kind)))
 
 
-@pytest.mark.parametrize("kind", ["upsampling", "poolings"])
+@pytest.mark.parametrize("kind", ["upsampling", "poolings", "paddings"])
 @settings(max_examples=60)
 @given(data=st.data())
 def test_samples_beyond_the_volume_do_not_count(kind: str, data: st.DataObject) -> None:
@@ -72,7 +72,7 @@ def test_samples_beyond_the_volume_do_not_count(kind: str, data: st.DataObject) 
     check(case, inside)
 
 
-@pytest.mark.parametrize("name", ["trilinear", "padded"])
+@pytest.mark.parametrize("name", ["trilinear", "padded", "edges"])
 def test_a_block_beyond_the_volume_is_zero(name: str) -> None:
     layer, shape = LOCAL[name]
     case = random_case(layer, shape)

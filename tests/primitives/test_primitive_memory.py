@@ -26,6 +26,7 @@ from znni.machine.arrays import ALIGNMENT, Peak, peak_memory
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
 from znni.network.layers import (
+    NO_PADDING,
     Add,
     Affine,
     Concat,
@@ -35,6 +36,7 @@ from znni.network.layers import (
     Maximum,
     Multiply,
     Operation,
+    PadLayer,
     Pool,
     PooledConv,
     Upsample,
@@ -87,6 +89,7 @@ LOCAL: list[tuple[Operation, Shape5]] = [
     (GlobalPool("global_average"), Shape5(2, 17, 59, 62, 83)),
     (Upsample("nearest", Vec3(2, 1, 3)), Shape5(2, 7, 29, 41, 53)),
     (Upsample("trilinear", Vec3(1, 3, 2), "trilinear"), Shape5(2, 7, 29, 41, 53)),
+    (PadLayer("edges", NO_PADDING, "edge"), Shape5(2, 7, 29, 41, 53)),
     (Pool("average", Vec3(2, 3, 2), "average"), Shape5(3, 17, 59, 62, 83)),
     (Pool("overlapping", Vec3(3, 2, 3), step=Vec3(2, 1, 2)), Shape5(1, 13, 61, 97, 101)),
 ]

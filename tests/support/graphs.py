@@ -22,6 +22,7 @@ from znni.network.layers import (
     Layer,
     Multiply,
     Padding,
+    PadLayer,
     Pool,
     Upsample,
 )
@@ -112,13 +113,20 @@ class Graph:
         return x
 
     def convolution(
-        self, x: str, *, kept: bool = False, stride: Vec3 = ONE, features: int | None = None
+        self,
+        x: str,
+        *,
+        kept: bool = False,
+        stride: Vec3 = ONE,
+        features: int | None = None,
+        extended: bool = False,
     ) -> str:
         """Add a convolution.
 
         Args:
             x: the value that it takes.
             kept: whether the output has the extents of the input.
+            extended: whether it sees samples of the input beyond the volume, and not zeros.
             stride: its stride.
             features: the output maps; None for any number.
         """
@@ -130,6 +138,9 @@ class Graph:
         if not kept:
             before = Vec3(*(self.count(0, extent) for extent in before))
         padding = Padding(before, total - before if kept else before)
+        if extended:
+            mode = self.draw(st.sampled_from(["reflect", "edge"]))
+            x, padding = self.add(PadLayer(self.name, padding, mode), x), Padding()
         activation = self.activation()
         return self.add(
             Conv(
@@ -146,7 +157,7 @@ class Graph:
             x: the value that they take.
             earlier: values of this level, which may be read once more.
         """
-        kinds = ["conv", "conv", "affine", "pool", "residual", "again", "wide"]
+        kinds = ["conv", "conv", "affine", "pool", "pad", "residual", "again", "wide"]
         match self.draw(st.sampled_from(kinds)):
             case "again":
                 other = self.draw(st.sampled_from(earlier))
@@ -164,6 +175,8 @@ class Graph:
                 )
             case "pool":
                 return self.pooling(x, ONE)
+            case "pad":
+                return self.convolution(x, extended=True)
             case _:
                 other = self.convolution(x, kept=self.draw(st.booleans()), features=self.maps[x])
                 return self.join(other, x)

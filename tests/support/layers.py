@@ -19,6 +19,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
 from znni.network.layers import (
     LEAKY_SLOPE,
+    NO_PADDING,
     Activation,
     Add,
     Affine,
@@ -32,6 +33,7 @@ from znni.network.layers import (
     Normalize,
     Operation,
     Padding,
+    PadLayer,
     Pool,
     PooledConv,
     Upsample,
@@ -76,6 +78,7 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
         (GlobalPool("global_maximum", "max"), 3),
         (Upsample("nearest", Vec3(1, 2, 3)), 2),
         (Upsample("trilinear", Vec3(2, 1, 3), "trilinear"), 2),
+        (PadLayer("edges", NO_PADDING, "reflect"), 2),
         (Pool("average", Vec3(2, 3, 2), "average"), 2),
         (Pool("overlapping", Vec3(3, 2, 3), step=TWO), 2),
         (Pool("padded", Vec3(3, 2, 3), step=TWO, padding=PADDED), 2),

@@ -11,6 +11,7 @@ from layers import Case, extents, inputs, random_weights, seeds
 
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import (
+    NO_PADDING,
     Activation,
     Add,
     Affine,
@@ -23,10 +24,12 @@ from znni.network.layers import (
     Multiply,
     Normalize,
     Padding,
+    PadLayer,
     Pool,
     Upsample,
     Weighted,
 )
+from znni.network.padding import Beyond
 
 ACTIVATIONS = get_args(Activation)
 OF_JOINS = [activation for activation in ACTIVATIONS if activation != "prelu"]
@@ -148,6 +151,13 @@ def poolings(draw: st.DrawFn) -> Given:
     )
 
 
+@st.composite
+def paddings(draw: st.DrawFn) -> Given:
+    """Draw the padding of a block, whose samples beyond the volume are filled."""
+    layer = PadLayer("layer", NO_PADDING, draw(st.sampled_from(get_args(Beyond))))
+    return Given(layer, Shape5.of(draw(st.integers(1, 2)), draw(maps), draw(extents(1, 12))))
+
+
 KINDS: dict[str, Callable[[], st.SearchStrategy[Given]]] = {
     "convolutions": convolutions,
     "transposed": transposed,
@@ -157,6 +167,7 @@ KINDS: dict[str, Callable[[], st.SearchStrategy[Given]]] = {
     "global poolings": global_poolings,
     "upsampling": upsampling,
     "poolings": poolings,
+    "paddings": paddings,
 }
 
 

@@ -22,6 +22,7 @@ from znni.primitives.gpu.arranged import primitive as arranged
 from znni.primitives.gpu.depthwise import primitive as depthwise
 from znni.primitives.gpu.direct import primitive as direct
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
+from znni.primitives.gpu.edge_filling import primitive as edge_filling
 from znni.primitives.gpu.global_pooling import primitive as global_pooling
 from znni.primitives.gpu.joins import primitive as joins
 from znni.primitives.gpu.max_pooling import primitive as max_pooling
@@ -30,7 +31,8 @@ from znni.primitives.gpu.upsampling import primitive as upsampling
 from znni.primitives.gpu.window_pooling import primitive as window_pooling
 
 MODULES = (
-    affine, arranged, depthwise, global_pooling, joins, normalization, upsampling, window_pooling,
+    affine, arranged, depthwise, edge_filling, global_pooling, joins, normalization, upsampling,
+    window_pooling,
 )  # fmt: skip
 
 # Those whose outputs may have gaps in exact networks, though dense networks have them too.

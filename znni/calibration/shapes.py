@@ -14,6 +14,7 @@ from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.packed_arrays import GROUP, packed_bytes
 from znni.network.layers import (
+    NO_PADDING,
     Add,
     Affine,
     Concat,
@@ -28,6 +29,7 @@ from znni.network.layers import (
     Normalize,
     Operation,
     PackedLayer,
+    PadLayer,
     Pool,
     PooledConv,
     Upsample,
@@ -194,6 +196,7 @@ def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]
             (Pool("pool", Vec3.of(3), "max", factor), fine),
             (Upsample("upsample", factor), coarse),
             (Upsample("upsample", factor, "trilinear"), coarse),
+            (PadLayer("pad", NO_PADDING, "edge"), fine),
             (Affine("affine", fine, "relu"), fine),
             (Normalize("normalize", fine, fine, activation="relu"), fine),
             (Concat("concat"), 2 * fine),

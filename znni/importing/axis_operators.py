@@ -13,10 +13,21 @@ from znni.importing.calls import Call, Value
 from znni.importing.margins import Unsuited
 from znni.importing.steps import Layered, Step, convolution
 from znni.network.layer_geometry import ONE, ZERO
-from znni.network.layers import ConvTranspose, Padding, Upsample
+from znni.network.layers import ConvTranspose, Padding, PadLayer, Upsample
+from znni.network.padding import Beyond
 
 END = 2**62  # of a slice to the end of its axis
 MOST_MAPS = 2**14  # that maps are mixed to
+
+# Ways to pad, by the names of PyTorch and ONNX. None: with zeros.
+MODES: dict[str, Beyond | None] = {
+    "constant": None,
+    "reflect": "reflect",
+    "replicate": "edge",
+    "edge": "edge",
+    "circular": "wrap",
+    "wrap": "wrap",
+}
 
 
 def axes_of_one(call: Call) -> None:
@@ -176,8 +187,12 @@ def padding(call: Call, pad: object, mode: object = "constant", value: object = 
     """Read ``pad``; negative numbers of samples crop.
 
     Raises:
-        InvalidInput: samples are added that are not zeros.
+        InvalidInput: samples are added that are another constant than zero.
     """
+    _pad(call, pad, mode, value)
+
+
+def _pad(call: Call, pad: object, mode: object, value: object = None) -> None:
     listed = pad if isinstance(pad, list) else []
     given = [checks.integer(call.origin, "padding", side) for side in listed]
     if len(given) % 2 or len(given) > 6:
@@ -185,20 +200,32 @@ def padding(call: Call, pad: object, mode: object = "constant", value: object = 
     given += [0] * (6 - len(given))  # the last axis comes first
     before, after = Vec3(*given[4::-2]), Vec3(*given[5::-2])
     added = Padding(before.maximum(ZERO), after.maximum(ZERO))
-    if added.total != ZERO and (mode != "constant" or value):
+    if added.total != ZERO and (mode not in MODES or (mode == "constant" and value)):
         call.cannot_express(
             f"puts {added.before} samples before and {added.after} after its input that "
-            f"are no zeros; pad with zeros, or not at all, and train again"
+            f"are no zeros; pad with zeros or with the input's own samples, and train again"
         )
     read = call.read
     cut = Padding(ZERO - before.minimum(ZERO), ZERO - after.minimum(ZERO))
     if cut.total != ZERO:
         read = call.tracer.fresh()
         call.tracer.crop(call.origin, call.read, read, cut)
-    if added.total != ZERO:
+    if added.total != ZERO and (beyond := MODES[str(mode)]):
+        call.add(Layered(PadLayer(call.origin, added, beyond)), read)
+    elif added.total != ZERO:
         call.tracer.pad(call.origin, read, call.result, added)
     else:
         call.same(read)
+
+
+def reflection(call: Call, padding: object) -> None:
+    """Read ``reflection_pad3d``."""
+    _pad(call, padding, "reflect")
+
+
+def replication(call: Call, padding: object) -> None:
+    """Read ``replication_pad3d``."""
+    _pad(call, padding, "replicate")
 
 
 def resizing(

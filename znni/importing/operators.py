@@ -238,6 +238,8 @@ OPERATORS: Mapping[str, Reader] = {
     "slice": axes.slicing,
     **dict.fromkeys(("split", "split_with_sizes", "chunk"), axes.splitting),
     **dict.fromkeys(("pad", "constant_pad_nd"), axes.padding),
+    "reflection_pad3d": axes.reflection,
+    "replication_pad3d": axes.replication,
     "repeat": axes.repetition,
     **dict.fromkeys(DROPOUTS, dropout),
 }

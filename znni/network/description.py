@@ -19,6 +19,7 @@ from znni.network.layers import (
     Multiply,
     Normalize,
     Padding,
+    PadLayer,
     Pool,
     Upsample,
 )
@@ -70,8 +71,10 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
             yield f"{layer.in_features} -> {made}"
             for name, usual in (("stride", ONE), ("dilation", ONE), ("groups", 1)):
                 yield from _unless(name, getattr(layer, name), usual)
-            yield from _padded(layer.padding)
-            yield from _unless("mode", layer.mode, "correlation")
+            yield from (
+                *_padded(layer.padding),
+                *_unless("mode", layer.mode, "correlation"),
+            )
         case ConvTranspose():
             yield f"transposed conv {layer.kernel}"
             yield f"{layer.in_features} -> {made}"
@@ -93,6 +96,8 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
                 yield f"{layer.mode} upsampling {layer.factor}"
             else:
                 yield f"shift by {layer.shift}"
+        case PadLayer():
+            yield from (layer.mode, *_padded(layer.padding))
         case Affine():
             yield f"factor and shift of {made}"
         case Normalize():
@@ -107,7 +112,7 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
         case _:
             yield f"{layer.kind} to {made}" if isinstance(layer, Concat) else f"{layer.kind} {made}"
     match layer:
-        case Pool() | GlobalPool() | Upsample() | Concat() | Model():
+        case Pool() | GlobalPool() | Upsample() | PadLayer() | Concat() | Model():
             return
         case _ if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
             yield f"leaky_relu {layer.slope:g}"

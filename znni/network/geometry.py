@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.layers import GlobalPool, Join, Model, Normalize, Pool
+from znni.network.layers import GlobalPool, Join, Model, Normalize, PadLayer, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.network.order import order_of_lowest_peak
@@ -354,7 +354,7 @@ def _geometry_along(network: Network, axis: int, extent: int) -> BlockGeometry:
     reads: dict[str, tuple[Box, ...]] = {}
     for node in reversed(network.nodes):
         stored = needed[node.name]
-        if isinstance(node.layer, Normalize | Model):
+        if isinstance(node.layer, Normalize | Model) or _wraps(node):
             stored = stored.hull(Box(ZERO, sizes[node.name]))
         computed = node.layer.rounded(_clipped(stored, sizes[node.name], uncut))
         frames[node.name] = Frame(stored.hull(computed), computed)
@@ -363,6 +363,11 @@ def _geometry_along(network: Network, axis: int, extent: int) -> BlockGeometry:
             needed[name] = needed[name].hull(box) if name in needed else box
     frames[INPUT] = Frame(needed[INPUT], needed[INPUT])
     return BlockGeometry(frames, reads, sizes)
+
+
+def _wraps(node: Node) -> bool:
+    """Return whether a node's value at one side depends on its input at the other."""
+    return isinstance(node.layer, PadLayer) and node.layer.mode == "wrap"
 
 
 def _clipped(box: Box, size: Vec3, uncut: Vec3) -> Box:

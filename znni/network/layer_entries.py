@@ -26,11 +26,13 @@ from znni.network.layers import (
     Multiply,
     Normalize,
     Padding,
+    PadLayer,
     Pool,
     Upsample,
 )
 from znni.network.model_files import model_layer
 from znni.network.normalization import EPS
+from znni.network.padding import Beyond
 
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
@@ -242,6 +244,20 @@ class UpsampleEntry(LayerKind):
     factor: Extents
     mode: Literal["nearest", "trilinear"] = "nearest"
     shift: Margins = ZERO
+
+
+class PadEntry(LayerKind):
+    """Padding by a value's own samples."""
+
+    makes: ClassVar[type[Layer]] = PadLayer
+    padding: Sides
+    mode: Beyond
+
+    @model_validator(mode="after")
+    def _is_a_number(self) -> PadEntry:
+        if isinstance(self.padding, str):
+            raise ValueError("padding is the samples on each side; give them as 1 or [z, y, x]")
+        return self
 
 
 class ConcatEntry(LayerKind):

@@ -13,6 +13,7 @@ from znni.network.convolutions import Conv, ConvTranspose
 from znni.network.layer_geometry import NO_PADDING, Padding
 from znni.network.models import Model
 from znni.network.normalization import Normalize
+from znni.network.padding import PadLayer
 from znni.network.pointwise import Add, Affine, Concat, Maximum, Multiply
 from znni.network.pooling import GlobalPool, Pool
 from znni.network.resizing import Upsample
@@ -40,6 +41,7 @@ __all__ = [
     "Normalize",
     "Operation",
     "PackedLayer",
+    "PadLayer",
     "Padding",
     "Pool",
     "PooledConv",
@@ -69,7 +71,16 @@ Weighted: TypeAlias = Conv | ConvTranspose | Affine | Normalize
 DenseLayer: TypeAlias = Conv | Pool
 
 Layer: TypeAlias = (
-    Conv | ConvTranspose | Pool | GlobalPool | Upsample | Affine | Normalize | Join | Model
+    Conv
+    | ConvTranspose
+    | Pool
+    | GlobalPool
+    | Upsample
+    | PadLayer
+    | Affine
+    | Normalize
+    | Join
+    | Model
 )
 
 

@@ -27,6 +27,7 @@ from znni.network.layers import (
     Elementwise,
     Layer,
     Model,
+    PadLayer,
     Pool,
     Weighted,
     WholeWindow,
@@ -195,7 +196,12 @@ class Network:
     @cached_property
     def window_layer(self) -> str | None:
         """The name of a layer that depends on all voxels of a window, if there is one."""
-        found = (layer.name for layer in self.layers if isinstance(layer, WholeWindow))
+        found = (
+            layer.name
+            for layer in self.layers
+            if isinstance(layer, WholeWindow)
+            or (isinstance(layer, PadLayer) and layer.mode == "wrap")
+        )
         return next(found, None)
 
     @cached_property

@@ -16,6 +16,7 @@ from znni.network.layers import (
     Model,
     Normalize,
     Padding,
+    PadLayer,
     Pool,
     Upsample,
 )
@@ -73,7 +74,7 @@ def entry_of(layer: Layer) -> dict[str, Any]:
         del entry["groups"]
     if isinstance(layer, ConvTranspose) and layer.padding != layer.padding_after:
         entry["output_padding"] = layer.padding - layer.padding_after
-    if isinstance(layer, Pool | Upsample | Concat):
+    if isinstance(layer, Pool | Upsample | PadLayer | Concat):
         return entry
     if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
         return entry | {"activation": {"leaky_relu": layer.slope}}

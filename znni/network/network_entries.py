@@ -38,6 +38,7 @@ from znni.network.layer_entries import (
     MaximumEntry,
     ModelEntry,
     MultiplyEntry,
+    PadEntry,
     PoolEntry,
     UpsampleEntry,
 )
@@ -113,6 +114,7 @@ class _LayerEntry(Entry):
     pool: PoolEntry | None = None
     global_pool: GlobalPoolEntry | None = None
     upsample: UpsampleEntry | None = None
+    pad: PadEntry | None = None
     affine: AffineEntry | None = None
     concat: ConcatEntry | None = None
     add: AddEntry | None = None

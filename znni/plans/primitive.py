@@ -24,6 +24,7 @@ from znni.network.layers import (
     Maximum,
     Multiply,
     Operation,
+    PadLayer,
     Pool,
     PooledConv,
     SummedConv,
@@ -345,6 +346,11 @@ def window_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
 def globally_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
     """Return the output shape of a global pooling: one sample for each map; None for another."""
     return Shape5(shape.n, shape.f, 1, 1, 1) if isinstance(layer, GlobalPool) else None
+
+
+def edge_filled(layer: Operation, shape: Shape5) -> Shape5 | None:
+    """Return the output shape of a block that is padded by its own values: the input's."""
+    return shape if isinstance(layer, PadLayer) and layer == layer.local else None
 
 
 def concatenated(layer: Operation, shape: Shape5) -> Shape5 | None:

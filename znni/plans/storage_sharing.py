@@ -20,6 +20,7 @@ from znni.network.layers import (
     Multiply,
     Normalize,
     Padding,
+    PadLayer,
     Pool,
     Upsample,
 )
@@ -61,7 +62,7 @@ def needs_zeros(layer: Layer) -> bool:
     match layer:
         case Conv() | Pool():
             return layer.padding != Padding()
-        case Affine() | Normalize() | GlobalPool() | Model():
+        case Affine() | Normalize() | GlobalPool() | Model() | PadLayer():
             return False
         case Concat() | Add() | Multiply() | Maximum():
             return False
@@ -72,7 +73,7 @@ def needs_zeros(layer: Layer) -> bool:
 
 
 # Layers whose output may be the memory of their first input.
-IN_PLACE = Affine | Normalize | Elementwise
+IN_PLACE = Affine | Normalize | PadLayer | Elementwise
 
 
 # Layers whose inputs may lie where their output does.
@@ -120,7 +121,7 @@ class _Sharing:
                     return True
                 del self._joined_in[name]
                 return False
-            case Affine() | Normalize() | Add() | Multiply() | Maximum() if (
+            case Affine() | Normalize() | PadLayer() | Add() | Multiply() | Maximum() if (
                 once and node.inputs[0] == name
             ):
                 alone = self._uses[name] == 1 and name != INPUT

@@ -35,6 +35,7 @@ from znni.network.layers import (
     Multiply,
     Normalize,
     Padding,
+    PadLayer,
     Pool,
     Upsample,
     Weighted,
@@ -191,6 +192,12 @@ def _whole(
             return np.asarray(over(axis=(1, 2, 3), keepdims=True))
         case Upsample():
             return _upsampled(x, layer, beyond)
+        case PadLayer():
+            before, after = layer.padding
+            if beyond == "wrap":
+                return np.roll(x, before, axis=(1, 2, 3))
+            around = [(0, 0), *zip(before, after, strict=True)]
+            return np.pad(x, around, mode=layer.mode)
         case Affine():
             scale, shift = weights[layer.name].weight, weights[layer.name].bias
             y = x * scale[:, None, None, None] + shift[:, None, None, None]
@@ -260,6 +267,17 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             if kept := stored.intersection(inside or stored):
                 seen[:, *kept.slices] = x[:, *kept.slices]
             return _whole(replace(layer, padding=NO_PADDING), weights, [seen], "zeros")
+        case PadLayer():
+            stored = Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))
+            filled_from = stored.intersection(inside or stored)
+            if filled_from is None:
+                return np.zeros_like(x)
+            for axis, (a, b) in enumerate(zip(*filled_from, strict=True), start=1):
+                within = x.take(np.arange(a, b), axis)
+                around = [(0, 0)] * 4
+                around[axis] = a, x.shape[axis] - b
+                x = np.pad(within, around, mode=layer.mode)
+            return x
         case Upsample() if layer.sees_edges:
             if inside:
                 for axis, (a, b) in enumerate(zip(*inside, strict=True), start=1):

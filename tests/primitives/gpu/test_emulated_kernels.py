@@ -6,14 +6,16 @@ The order of threads, and when copies to shared memory are done, changes from ca
 from __future__ import annotations
 
 from itertools import cycle
+from typing import get_args
 
 import pytest
 from emulated_gpu import EMULATED, ORDERS, emulated_gpu, needs_emulation
 from layers import LOCAL, assert_accurate, case_for, random_case, scaled
 from local_primitives import MODULES, check
 
-from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.core.shapes import Box, Shape5, Vec3
+from znni.network.layers import NO_PADDING, Conv, Operation, PadLayer, Pool, PooledConv
+from znni.network.padding import Beyond
 from znni.plans.primitive import Primitive
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct import primitive as direct
@@ -95,3 +97,10 @@ def test_pooled_convolutions(primitive: Primitive) -> None:
 def test_layers_of_exact_networks(name: str) -> None:
     with emulated_gpu(next(orders)):
         check(random_case(*LOCAL[name]), device=EMULATED, modules=MODULES)
+
+
+@pytest.mark.parametrize("mode", get_args(Beyond))
+def test_samples_beyond_the_volume_are_filled(mode: Beyond) -> None:
+    case = random_case(PadLayer("layer", NO_PADDING, mode), Shape5(2, 3, 7, 9, 11))
+    with emulated_gpu(next(orders)):
+        check(case, Box(Vec3(1, 0, 2), Vec3(6, 7, 11)), device=EMULATED)

@@ -16,7 +16,15 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.detect import detect_machine
 from znni.machine.nvrtc import resource_usage
-from znni.network.layers import Conv, GlobalPool, Normalize, Pool, Upsample
+from znni.network.layers import (
+    NO_PADDING,
+    Conv,
+    GlobalPool,
+    Normalize,
+    PadLayer,
+    Pool,
+    Upsample,
+)
 from znni.network.weights import Weights
 from znni.primitives import reference
 from znni.primitives.gpu.arranged import primitive as arranged
@@ -24,6 +32,7 @@ from znni.primitives.gpu.common import clearing, pointwise
 from znni.primitives.gpu.common.hardware import Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16_PAIR
 from znni.primitives.gpu.direct_tensor.launch import Gathering, image_source
+from znni.primitives.gpu.edge_filling import primitive as edge_filling
 from znni.primitives.gpu.global_pooling import primitive as global_pooling
 from znni.primitives.gpu.normalization import primitive as normalization
 from znni.primitives.gpu.upsampling import primitive as upsampling
@@ -70,7 +79,7 @@ def test_a_layer_is_the_reference(kind: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["upsampling", "poolings"])
+@pytest.mark.parametrize("kind", ["upsampling", "poolings", "paddings"])
 @settings(max_examples=20)
 @given(data=st.data())
 def test_samples_beyond_the_volume_do_not_count(kind: str, data: st.DataObject) -> None:
@@ -113,6 +122,7 @@ def test_kernels_compile_without_spills(chip: Chip) -> None:
         (pointwise.source("prelu"), pointwise.option("SCALE")),
         (window_pooling.source(), window_pooling.options(pool)),
         (upsampling.source(), upsampling.options(Upsample("up", TWO, "trilinear"))),
+        (edge_filling.source(), edge_filling.options(PadLayer("pad", NO_PADDING, "reflect"))),
         (arranged.source("elu"), arranged.steps(TWO)),
         (clearing.source(), ()),
         (normalization.source(), normalization.options(Normalize("norm", 12, 4), 1)),

@@ -54,6 +54,7 @@ LAYERS = {
     "maximum of windows": (Pool("layer", TWO, step=TWO), Shape5(1, 24, 6, 9, 11)),
     "overlapping": (Pool("layer", Vec3(3, 2, 3), step=TWO), Shape5(1, 8, 7, 8, 9)),
     "average": (Pool("layer", Vec3(2, 3, 2), "average", step=TWO), Shape5(1, 16, 7, 8, 9)),
+    "spread": (Pool("layer", TWO, step=ONE, dilation=Vec3(1, 2, 3)), Shape5(1, 8, 5, 8, 9)),
     "sum": (Add("layer", "leaky_relu", 1.7), Shape5(1, 16, 4, 5, 6)),
     "product": (Multiply("layer", "tanh"), Shape5(2, 32, 4, 5, 6)),
     "maximum": (Maximum("layer", "sigmoid"), Shape5(1, 16, 4, 5, 6)),

@@ -35,6 +35,10 @@ EFFICIENCY = 0.1
 # Rows by which prefetches of an output run ahead of its stores.
 AHEAD = 3
 
+# No biases, no slopes and no activation.
+NOTHING = np.empty(0, np.float32)
+NO_FINISH = Finish(NOTHING, NOTHING, 0)
+
 # Ways to make a value from those of the inputs.
 COPY, SCALE, ADD, MULTIPLY, MAXIMUM = range(5)
 
@@ -75,6 +79,11 @@ class RowPass:
             self.kind, *output_view(y), *flat_view(first), *flat_view(second), y.shape, part.start,
             part.stop, self.factor, *self.finish, piece, apart and is_streamed(y.nbytes),
         )  # fmt: skip
+
+
+def copy(y: Float32, x: Float32) -> RowPass:
+    """Return the pass that copies an array to another one. It needs no scratch."""
+    return RowPass(COPY, y, (x, x), NOTHING, NO_FINISH)
 
 
 def most_tasks(out: Shape5) -> int:

@@ -29,9 +29,6 @@ from znni.primitives.cpu.common.rows import RowPass
 from znni.primitives.cpu.common.streaming import bytes_to_write
 from znni.primitives.cpu.common.workers import Workers, workers
 
-NOTHING = np.empty(0, np.float32)
-NO_FINISH = Finish(NOTHING, NOTHING, 0)
-
 
 @dataclass(frozen=True)
 class Concatenation:
@@ -71,7 +68,7 @@ class Concatenation:
                     start, stop = part.start - first, part.stop - first
                     some = slice(max(start, 0), min(stop, copy.y.size))
                     if some.start < some.stop:
-                        copy.make(some, NOTHING)
+                        copy.make(some, rows.NOTHING)
 
             pool.for_each(task, pool.shares(y.size, rows.most_tasks(out)))
             return y
@@ -88,7 +85,7 @@ def _copies(inputs: tuple[Float32, ...], y: Float32) -> Iterator[tuple[int, RowP
             place = y[n : n + 1, first_map : first_map + x.shape[1]]
             image = x[n : n + 1]
             if place.ctypes.data != image.ctypes.data:
-                copy = RowPass(rows.COPY, place, (image, image), NOTHING, NO_FINISH)
+                copy = rows.copy(place, image)
                 yield (n * y.shape[1] + first_map) * values, copy
             first_map += x.shape[1]
 

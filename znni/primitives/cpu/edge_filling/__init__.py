@@ -1,0 +1,1 @@
+"""Samples beyond the volume, filled from those within."""
