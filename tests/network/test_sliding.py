@@ -10,6 +10,7 @@ import pytest
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3, offsets
+from znni.inference.brute_force import at_voxel
 from znni.network.description import describe
 from znni.network.geometry import context
 from znni.network.layers import Join, Pool
@@ -23,7 +24,7 @@ LAYERS = {
     "averages": [
         "conv: {features: 3, kernel: [2, 3, 2], activation: relu}",
         "pool: {window: [1, 2, 2], kind: average}",
-        "conv: {features: 2, kernel: 2, activation: tanh}",
+        "conv: {features: 2, kernel: 2, stride: [2, 1, 1], activation: tanh}",
         "pool: {window: 2}",
         "conv: {features: 2, kernel: [1, 2, 1]}",
     ],
@@ -123,7 +124,32 @@ def test_networks_that_cannot_slide_are_errors(name: str, tmp_path: Path) -> Non
 
 def test_the_layers_of_a_network_that_slides_say_how(tmp_path: Path) -> None:
     network = load_network(file_of(tmp_path, LAYERS["averages"]))
-    assert "max-pool 2x2x2, stride 1x1x1, dilation 1x2x2" in describe(network)
+    assert "max-pool 2x2x2, stride 1x1x1, dilation 2x2x2" in describe(network)
     pools = [layer for layer in network.layers if isinstance(layer, Pool)]
-    assert pools[1].dilation == Vec3(1, 2, 2)
+    assert pools[1].dilation == Vec3(2, 2, 2)
     assert pools[1].stride == Vec3(1, 1, 1)
+
+
+def test_averages_alone_slide_by_fragments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file_of(
+        tmp_path,
+        [
+            "conv: {features: 3, kernel: [2, 1, 2], activation: relu}",
+            "pool: {window: [1, 2, 3], kind: average}",
+            "conv: {features: 2, kernel: [1, 2, 2], activation: tanh}",
+            "pool: {window: 2}",
+            "conv: {features: 2, kernel: [1, 2, 1]}",
+        ],
+    )
+    network, nodes = load_network(path), strided_nodes(monkeypatch, path)
+    assert not network.is_exact
+    weights, view = znni.random_weights(network, 1), network.field_of_view
+    size = Vec3(3, 4, 7)
+    x = np.random.default_rng(2).standard_normal((1, *(view + size - 1)), np.float32)
+    right = np.empty((network.out_features, *size))
+    for at in offsets(size):
+        right[:, *at] = of_window(nodes, weights, x[:, *Box(at, at + view).slices])
+    inferer = znni.Inferer(network, weights, border="valid", threads=1, costs="built-in")
+    np.testing.assert_allclose(inferer(x), right, rtol=0, atol=1e-5 * np.abs(right).max())
+    found = at_voxel(network, weights, x[:, *Box(Vec3(0, 0, 0), view).slices])
+    np.testing.assert_allclose(found.values, right[:, 0, 0, 0], rtol=0, atol=1e-10)

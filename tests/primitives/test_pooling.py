@@ -11,6 +11,7 @@ from znni.core.shapes import Shape5, Vec3, offsets
 from znni.machine.cuda import cupy
 from znni.network.layers import Pool
 from znni.plans.primitive import Primitive
+from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
 
 WINDOWS = [Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(1, 2, 3), Vec3(3, 1, 2), Vec3(1, 1, 1)]
@@ -95,6 +96,14 @@ def test_fragments_of_fragments_interleave_to_the_dense_maximum(fragments: Primi
             at = o1 + first * o2
             expected = dense[:, at.z :: step.z, at.y :: step.y, at.x :: step.x]
             np.testing.assert_array_equal(y[a * second.volume + b], expected)
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_averages_have_fragments_too(device: str, window: Vec3) -> None:
+    case = random_case(Pool("pool", window, "average"), Shape5.of(2, 3, window * 4 - 1))
+    found = case.run(catalogue(MACHINE)[f"{device}window_pooling_fragments"])
+    expected = reference.pooling_fragments(case.x, case.layer)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(case.x).max())
 
 
 def test_fragments_decline_sizes_of_which_some_would_be_smaller(fragments: Primitive) -> None:

@@ -79,7 +79,7 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
         (Upsample("nearest", Vec3(1, 2, 3)), 2),
         (Upsample("trilinear", Vec3(2, 1, 3), "trilinear"), 2),
         (PadLayer("edges", NO_PADDING, "reflect"), 2),
-        (Pool("average", Vec3(2, 3, 2), "average"), 2),
+        (Pool("average", Vec3(2, 3, 3), "average"), 2),
         (Pool("overlapping", Vec3(3, 2, 3), step=TWO), 2),
         (Pool("padded", Vec3(3, 2, 3), step=TWO, padding=PADDED), 2),
         (Pool("spread_windows", TWO, "average", Vec3(1, 1, 1), dilation=Vec3(2, 1, 3)), 2),

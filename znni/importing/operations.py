@@ -7,7 +7,6 @@ that names the layer's origin, its problem and a remedy.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -27,13 +26,13 @@ from znni.importing.steps import Float64, Layered, Nonlinearity, affine
 from znni.importing.steps import convolution as convolved
 from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import LEAKY_SLOPE, ConvTranspose, GlobalPool, Normalize, Pool
+from znni.network.pooling import Reduce
 
 MOST_TAPS = 2**15  # of a kernel with the zeros between its taps
 TRAINING = (
     "is in training mode, in which it computes something else; export the network in evaluation "
     "mode (call eval() before)"
 )
-Reduce = Literal["max", "average"]
 
 
 def convolution(

@@ -59,7 +59,7 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
         (taken,) = node.inputs
         given, layer = waiting[taken].pop(), node.layer
         if isinstance(layer, Pool):
-            made = _pooled(given, layer.window)
+            made = _pooled(given, layer)
         elif not isinstance(layer, Conv):
             raise ValueError(f"network {network.name} is exact; use exact_at")
         else:
@@ -296,14 +296,16 @@ def _activated(planes: Planes, layer: Conv) -> Planes:
     return (activation(plane[np.newaxis], layer.activation)[0] for plane in planes)
 
 
-def _pooled(planes: Planes, window: Vec3) -> Planes:
-    """Yield the maxima of whole windows."""
+def _pooled(planes: Planes, layer: Pool) -> Planes:
+    """Yield the maxima or averages of whole windows."""
     held: list[Float64] = []
+    window, reduced = layer.window, np.max if layer.reduce == "max" else np.mean
     for plane in planes:
         held.append(plane)
         if len(held) == window.z:
-            deepest = np.max(held, axis=0)
+            deepest = reduced(held, axis=0)
             height, width = plane.shape[1] // window.y, plane.shape[2] // window.x
             whole = deepest[:, : height * window.y, : width * window.x]
-            yield whole.reshape(-1, height, window.y, width, window.x).max(axis=(2, 4))
+            parts = whole.reshape(-1, height, window.y, width, window.x)
+            yield reduced(parts, axis=(2, 4))
             held.clear()

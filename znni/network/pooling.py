@@ -10,6 +10,8 @@ from znni.core.shapes import Vec3
 from znni.network.layer_checks import check_extents, check_not_negative
 from znni.network.layer_geometry import NO_PADDING, ONE, ZERO, Padding, SameVoxel, SlidBox
 
+Reduce = Literal["max", "average"]
+
 
 @dataclass(frozen=True, repr=False)
 class Pool(SlidBox):
@@ -34,7 +36,7 @@ class Pool(SlidBox):
 
     name: str
     window: Vec3
-    reduce: Literal["max", "average"] = "max"
+    reduce: Reduce = "max"
     step: Vec3 = ZERO
     padding: Padding = NO_PADDING
     dilation: Vec3 = ONE
@@ -68,7 +70,7 @@ class Pool(SlidBox):
     def is_dense(self) -> bool:
         """True if it may be evaluated at every voxel, by fragments."""
         plain = self.stride == self.window and self.padding == NO_PADDING
-        return plain and self.reduce == "max" and self.dilation == ONE
+        return plain and self.dilation == ONE
 
     @property
     def sees_edges(self) -> bool:

@@ -31,6 +31,7 @@ from znni.network.layers import (
     Upsample,
 )
 from znni.network.layers import Layer as AnyLayer
+from znni.network.pooling import Reduce
 from znni.plans.cost import Cost
 
 if TYPE_CHECKING:
@@ -304,7 +305,7 @@ def pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
 
     It is None for another layer or too small an input.
     """
-    if not isinstance(layer, Pool) or not layer.is_dense:
+    if not isinstance(layer, Pool) or not layer.is_dense or layer.reduce != "max":
         return None
     size = max_pooling(shape.size, layer.window)
     return size and Shape5.of(shape.n, shape.f, size)
@@ -326,17 +327,19 @@ def convolved_twice(layer: Operation, shape: Shape5) -> Shape5 | None:
     return between and convolved(layer.after, between)
 
 
-def fragmented(layer: Operation, shape: Shape5) -> Shape5 | None:
-    """Return the output shape of max-pooling fragments; None if their sizes would differ."""
-    if not isinstance(layer, Pool) or not layer.is_dense:
+def fragmented(layer: Operation, shape: Shape5, reduce: Reduce = "max") -> Shape5 | None:
+    """Return the output shape of the fragments of a pooling; None if their sizes would differ."""
+    if not isinstance(layer, Pool) or not layer.is_dense or layer.reduce != reduce:
         return None
     size = fragments(shape.size, layer.window)
     return size and Shape5.of(shape.n * layer.window.volume, shape.f, size)
 
 
 def window_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
-    """Return the output shape of a pooling that is not dense; None if its window does not fit."""
-    if not isinstance(layer, Pool) or layer.is_dense or layer != layer.local:
+    """Return the output shape of any pooling but plain maxima; None if its window does not fit."""
+    if not isinstance(layer, Pool) or layer != layer.local:
+        return None
+    if layer.is_dense and layer.reduce == "max":
         return None
     if not layer.reach.within(shape.size):
         return None

@@ -97,14 +97,16 @@ def activation(
 
 
 def pooling(x: NDArray[np.floating], layer: Pool) -> Float64:
-    """Return max-pooling with stride = window; voxels beyond the last whole window are dropped."""
+    """Return pooling with stride = window; voxels beyond the last whole window are dropped."""
     pz, py, px = layer.window
     windows = sliding_window_view(x.astype(np.float64), layer.window, axis=(2, 3, 4))
-    return np.asarray(windows[:, :, ::pz, ::py, ::px].max(axis=(5, 6, 7)))
+    windows = windows[:, :, ::pz, ::py, ::px]
+    reduced = windows.max if layer.reduce == "max" else windows.mean
+    return np.asarray(reduced(axis=(5, 6, 7)))
 
 
 def pooling_fragments(x: NDArray[np.floating], layer: Pool) -> Float64:
-    """Return all fragments of max-pooling, parent-major: batch index = b * |p| + offset index."""
+    """Return all fragments of a pooling, parent-major: batch index = b * |p| + offset index."""
     shape = ((Vec3(*x.shape[2:]) + 1) // layer.window) * layer.window - 1
     size = Vec3.of(shape) - layer.window + 1
     parts = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import cycle
 from typing import get_args
 
+import numpy as np
 import pytest
 from emulated_gpu import EMULATED, ORDERS, emulated_gpu, needs_emulation
 from layers import LOCAL, assert_accurate, case_for, random_case, scaled
@@ -17,6 +18,7 @@ from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import NO_PADDING, Conv, Operation, PadLayer, Pool, PooledConv
 from znni.network.padding import Beyond
 from znni.plans.primitive import Primitive
+from znni.primitives import reference
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct import primitive as direct
 from znni.primitives.gpu.direct_pooled import primitive as direct_pooled
@@ -24,6 +26,7 @@ from znni.primitives.gpu.direct_pooled_tensor import primitive as direct_pooled_
 from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
 from znni.primitives.gpu.fft_tiled import primitive as fft_tiled
 from znni.primitives.gpu.lowered_tensor import primitive as lowered_tensor
+from znni.primitives.gpu.window_pooling import primitive as window_pooling
 
 pytestmark = needs_emulation
 
@@ -104,3 +107,12 @@ def test_samples_beyond_the_volume_are_filled(mode: Beyond) -> None:
     case = random_case(PadLayer("layer", NO_PADDING, mode), Shape5(2, 3, 7, 9, 11))
     with emulated_gpu(next(orders)):
         check(case, Box(Vec3(1, 0, 2), Vec3(6, 7, 11)), device=EMULATED)
+
+
+def test_fragments_of_averages() -> None:
+    case = random_case(Pool("layer", Vec3(2, 1, 3), "average"), Shape5(2, 3, 7, 5, 11))
+    _, fragments = window_pooling.primitives(EMULATED)
+    with emulated_gpu(next(orders)):
+        found = case.run(fragments)
+    expected = reference.pooling_fragments(case.x, case.layer)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(case.x).max())

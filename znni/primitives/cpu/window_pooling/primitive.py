@@ -1,18 +1,19 @@
-"""Pooling that cannot be slid over every voxel: averages, other strides, and padded maxima."""
+"""Averages, maxima at other strides, and padded maxima; and averages at all offsets of a window."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import Box, Shape5, Vec3, offsets
 from znni.machine.arena import new_output, workspace
 from znni.machine.machine import Device
 from znni.network.layers import Operation, Pool
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut, Memory
-from znni.plans.primitive import Run, applied_to, window_pooled
+from znni.plans.primitive import Run, applied_to, fragmented, window_pooled
 from znni.primitives.cpu.common.numba_kernel import flat_view, output_view
 from znni.primitives.cpu.common.rows import PIECE
 from znni.primitives.cpu.common.streaming import bytes_to_write, is_streamed
@@ -40,7 +41,7 @@ class WindowPooling:
     version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output's shape for a pooling that is not dense and whose window fits."""
+        """Return the output's shape for any pooling but plain maxima, if its window fits."""
         return window_pooled(layer, shape)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
@@ -89,6 +90,64 @@ class WindowPooling:
         return run
 
 
+@dataclass(frozen=True)
+class AverageFragments:
+    """All fragments of an average pooling on the CPU."""
+
+    device: Device
+    name: str = "window_pooling_fragments"
+    accuracy: float = 1e-6
+    version = 1
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the output's shape if all fragments have the same size."""
+        return fragmented(layer, shape, "average")
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost: that of a pooling at each offset. The caches keep what is read again."""
+        pool, out = applied_to(Pool, self, layer, shape)
+        threads, places = self.device.threads, out.n * out.f * out.z
+        each = pool.window.z * pool.window.y * shape.x + pool.window.x * out.x
+        return Cost(
+            flops=float(places * out.y * each),
+            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
+            memory=Memory.beside(
+                shape.nbytes + out.nbytes, workspace=4 * threads * _row_floats(shape, out)
+            ),
+            efficiency=EFFICIENCY,
+            handed=HandedOut(1, share_count(threads, places, _most_tasks(out))),
+        )
+
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
+        """Return the run; nothing needs to be prepared."""
+        pool, out = applied_to(Pool, self, layer, shape)
+        threads, places = workers(self.device.threads), list(offsets(pool.window))
+        one = out._replace(n=shape.n)
+        shares = threads.shares(one.n * one.f * one.z, _most_tasks(out) // len(places))
+        tasks = list(product(range(len(places)), list(shares)))
+        window, dilation = tuple(pool.window), tuple(pool.dilation)
+
+        def run(x: Float32) -> Float32:
+            y = new_output(out)
+            rows = workspace((threads.threads, _row_floats(shape, out)), np.float32)
+            streamed = is_streamed(out.nbytes)
+
+            def task(worker: int, which: tuple[int, slice]) -> None:
+                place, part = which
+                at = places[place]
+                seen = x[:, :, at.z :, at.y :, at.x :]
+                pool_planes(
+                    *flat_view(seen), *output_view(y[place :: len(places)]), tuple(one),
+                    seen.shape[4], window, window, dilation, (0, 0, 0, *seen.shape[2:]), False,
+                    part.start, part.stop, rows[worker], streamed,
+                )  # fmt: skip
+
+            threads.for_each(task, tasks)
+            return y
+
+        return run
+
+
 def _most_tasks(shape: Shape5) -> int:
     return shape.nbytes // TASK_BYTES
 
@@ -98,6 +157,6 @@ def _row_floats(shape: Shape5, out: Shape5) -> int:
     return shape.x + out.x * (1 + max(1, PIECE // out.x))
 
 
-def primitives(device: Device) -> tuple[WindowPooling, ...]:
-    """Return the pooling."""
-    return (WindowPooling(device),)
+def primitives(device: Device) -> tuple[WindowPooling, AverageFragments]:
+    """Return the pooling, and the fragments of averages."""
+    return WindowPooling(device), AverageFragments(device)
