@@ -62,6 +62,13 @@ PAPER_COMMANDS = {
     "run-strategies": "bench.paper.strategies",
     "micro-batches": "bench.paper.micro_batches",
     "shares": "bench.paper.shares",
+    "pruned-ffts": "bench.paper.pruned_ffts",
+    "fft-speedups": "bench.paper.curves",
+    "sizes": "bench.paper.curves",
+    "subsamplings": "bench.paper.subsamplings",
+    "regions": "bench.paper.regions",
+    "lowering": "bench.paper.lowering",
+    "batching": "bench.paper.lowering",
 }
 
 PAPER = "paper"

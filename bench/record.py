@@ -25,7 +25,8 @@ Row: TypeAlias = dict[str, Any]
 # The kinds of results. A kind says which columns the rows have; it keeps its name, because saved
 # files name it. Commands with ``--device`` have two: ``layers`` saves ``layer`` or ``gpu-layers``,
 # ``network`` saves ``network`` or ``gpu-networks``. ``exercise`` saves ``gpu-exercise`` or
-# ``gpu-memory``, ``ledger`` saves ``ledger`` or ``kills``. Others are named after their command.
+# ``gpu-memory``, ``ledger`` saves ``ledger`` or ``kills``. Figures of papers that compare a few
+# functions are ``evaluations``. Others are named after their command.
 Kind: TypeAlias = Literal[
     "borders",
     "case-folder",
@@ -34,6 +35,7 @@ Kind: TypeAlias = Literal[
     "cluster-simulation",
     "default-memory",
     "end-to-end",
+    "evaluations",
     "fleet",
     "gpu-chips",
     "gpu-exercise",

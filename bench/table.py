@@ -196,6 +196,18 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "in its code s": "{ledger_seconds:.4f}",
         "share": "{share:.2%}",
     },
+    "evaluations": {
+        **as_is("figure", "case", "name", "family"),
+        "s": "{seconds:.2e}",
+        "spread": "{spread:.0%}",
+        "s an image": "{image_seconds:.2e}",
+        "GiB": "{memory_gib:.3f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "the paper's": "{published_voxels_per_s:,.0f}",
+        "x": "{gain:.2f}",
+        "x in the paper": "{published_gain:.0f}",
+    },
     "micro-batches": {
         **as_is("kernel", "maps", "input"),
         "limit on": "{limit_on}",

@@ -26,6 +26,14 @@ VOXELS_PER_SECOND: dict[str, tuple[int | None, ...]] = {
     "ZNNi CPU-GPU": (1_059_910, 334_163, 470_166, 375_295),
 }
 
+# The primitives of convolutions that Table IV found fastest on the GPU, in the order of layers.
+GPU_LAYERS: dict[str, str] = {
+    "n337": "CuDNN1, then CuDNN2",
+    "n537": "CuDNN1, FFT, then CuDNN2",
+    "n726": "CuDNN1, then FFT",
+    "n926": "CuDNN1, CuDNN1, then FFT",
+}
+
 
 def published(network: str, name: str) -> int | None:
     """Return the figure for a network and a program or strategy, if there is one."""

@@ -13,7 +13,7 @@ import typer
 
 from bench import session
 from bench.accuracy import patch_input
-from bench.paper.published import published
+from bench.paper.published import GPU_LAYERS, published
 from bench.paper.whole_jobs import PLAN, run_whole, with_places
 from bench.patches import release_gpu_memory
 from bench.record import Row, load
@@ -348,6 +348,7 @@ def plan_on(
         "patch": str(plan.patch),
         "declared_gib": plan.device_memory.total / 2**30,
         "layers": ", ".join(f"{step.operation.name} {step.primitive}" for step in plan.steps),
+        "published_layers": GPU_LAYERS.get(network.name) if device == "gpu" else None,
     }
 
 

@@ -106,16 +106,17 @@ class AverageFragments:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: that of a pooling at each offset. The caches keep what is read again."""
         pool, out = applied_to(Pool, self, layer, shape)
-        threads, places = self.device.threads, out.n * out.f * out.z
+        threads, places = self.device.threads, pool.window.volume
+        planes = shape.n * out.f * out.z
         each = pool.window.z * pool.window.y * shape.x + pool.window.x * out.x
         return Cost(
-            flops=float(places * out.y * each),
+            flops=float(places * planes * out.y * each),
             bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
             memory=Memory.beside(
                 shape.nbytes + out.nbytes, workspace=4 * threads * _row_floats(shape, out)
             ),
             efficiency=EFFICIENCY,
-            handed=HandedOut(1, share_count(threads, places, _most_tasks(out))),
+            handed=HandedOut(1, places * share_count(threads, planes, _most_tasks(out) // places)),
         )
 
     def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
