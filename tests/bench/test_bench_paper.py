@@ -1,0 +1,93 @@
+"""Commands for figures of papers: small cases of each, and what the figures say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from paths import MACHINES, NETWORKS
+from typer.testing import CliRunner
+
+from bench.__main__ import app
+from bench.paper.curves import FIGURE_4, fft_operations
+from bench.record import Row, load
+
+NET = """\
+name: tiny
+layers:
+  - conv: {features: 3, kernel: 2, activation: relu}
+  - pool: {window: 2}
+  - conv: {features: 2, kernel: 2}
+"""
+SHORT = ["--repeats", "1", "--budget", "0.01", "--threads", "1"]
+
+
+def rows_of(tmp_path: Path, command: str) -> list[Row]:
+    """Run a command, and return the rows that it saves."""
+    out = tmp_path / "out.json"
+    outcome = CliRunner().invoke(app, ["paper", *command.split(), "--out", str(out)])
+    assert outcome.exit_code == 0, outcome.output
+    return load(out, "evaluations").rows
+
+
+def test_pruned_transforms_beside_padded_ones(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, " ".join(["pruned-ffts --kernel 2 --size 8 --maps 16", *SHORT]))
+    assert [row["name"] for row in rows] == ["pruned", "padded with zeros"]
+    assert rows[0]["gain"] == pytest.approx(rows[1]["seconds"] / rows[0]["seconds"])
+    assert rows[0]["published_gain"] == 5
+
+
+def test_types_of_lowering(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, " ".join(["lowering --kernel 3 --size 5", *SHORT]))
+    assert len(rows) == 3 * 5
+    assert {row["gain"] for row in rows if row["name"] == "lowered_expensive_lowering"} == {1}
+
+
+def test_times_of_batches_are_of_one_image(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, " ".join(["batching --batch 2 --batch 1 --only direct", *SHORT]))
+    one, two = rows[:2]
+    assert (one["name"], two["name"]) == ("1 image", "2 images")
+    assert two["image_seconds"] == two["seconds"] / 2
+    assert two["gain"] == pytest.approx(one["image_seconds"] / two["image_seconds"])
+
+
+def test_the_fastest_of_each_family(tmp_path: Path) -> None:
+    command = "regions --kernel 3 --output 4 --maps 2 --batch 1"
+    rows = rows_of(tmp_path, " ".join([command, *SHORT]))
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+    assert {"direct", "tiled FFT"} <= {row["family"] for row in rows}
+    assert rows[0]["problem"] == 4
+
+
+def test_subsamplings_beside_fragments(tmp_path: Path) -> None:
+    net = tmp_path / "tiny.yaml"
+    net.write_text(NET)
+    all_of_them, fragments = rows_of(
+        tmp_path, " ".join([f"subsamplings --net {net} --output 2", *SHORT])
+    )
+    assert all_of_them["case"] == "tiny, direct, input 7x7x7"
+    assert fragments["case"] == "tiny, direct, input 8x8x8"
+    assert fragments["gain"] == pytest.approx(
+        fragments["voxels_per_s"] / all_of_them["voxels_per_s"]
+    )
+
+
+def test_one_input_is_best_with_two_poolings(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "fft-speedups --batch 1 --batch 8 --output 8 --output 16")
+    gains = {row["case"]: row["gain"] for row in rows}
+    assert len(gains) == 8
+    layers = FIGURE_4["two poolings"]
+    large, memory_of_large = fft_operations(layers, 1, 16, fragments=True)
+    many, memory_of_many = fft_operations(layers, 8, 8, fragments=True)
+    assert memory_of_large < memory_of_many
+    assert large < many
+
+
+def test_throughput_of_sizes(tmp_path: Path) -> None:
+    there = MACHINES / "h200-node.yaml"
+    command = f"sizes --net {NETWORKS / 'n337.yaml'} --machine {there} --output 32 --size 128"
+    rows = rows_of(tmp_path, command)
+    cases = [row["case"].split(", ")[1] for row in rows]
+    assert cases == ["CPU-only", "GPU-only", "GPU + host RAM", "CPU-GPU"]
+    assert all(row["memory_gib"] > 0 for row in rows)
