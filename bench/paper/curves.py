@@ -13,8 +13,9 @@ import typer
 from bench import session
 from bench.paper.strategies import STRATEGIES
 from bench.record import Row
+from znni.core.options import memory_size
 from znni.core.shapes import Vec3
-from znni.core.text import counted
+from znni.core.text import counted, in_units
 from znni.inference.planning import search
 from znni.network.network_file import load_network
 
@@ -29,32 +30,43 @@ GIB = 2**30
 
 
 def fft_speedups_command(
-    batch: session.Batches = [1, 2, 4, 8],  # noqa: B006
-    output: Annotated[
-        list[int], typer.Option(min=1, help="Fragments' output voxels per axis; repeatable.")
-    ] = [1, 2, 4, 8, 16, 32],  # noqa: B006
+    batch: session.Batches = [1, 2, 4, 8, 16],  # noqa: B006
+    memory: Annotated[
+        list[int] | None,
+        typer.Option(
+            parser=memory_size,
+            metavar="SIZE",
+            help="Limit of a layer; repeatable. Default: 1GiB, 4GiB and 12GiB.",
+        ),
+    ] = None,
     out: session.Out = None,
 ) -> None:
     """Count operations for an output voxel with fragments, beside one field of view each.
 
     As in the paper, these are operations of FFT-based layers (Table I), over the memory that the
-    largest layer takes (Table II).
+    largest layer takes (Table II). The largest patch within each limit counts.
     """
 
     def counted_rows() -> Iterator[list[Row]]:
-        for name, layers in FIGURE_4.items():
+        for (name, layers), limit in product(FIGURE_4.items(), memory or (GIB, 4 * GIB, 12 * GIB)):
             naive, _ = fft_operations(layers, 1, 1, fragments=False)
-            rows = []
-            for images, extent in product(batch, output):
-                operations, memory = fft_operations(layers, images, extent, fragments=True)
-                rows.append(
-                    {
-                        "figure": "ZNNi, 4",
-                        "case": f"{name}, {counted(images, 'input')}, fragments of {extent}^3",
-                        "memory_gib": memory / GIB,
-                        "gain": naive / operations,
-                    }
-                )
+            rows = list[Row]()
+            for images in batch:
+                extent = 1
+                while fft_operations(layers, images, extent + 1, fragments=True)[1] <= limit:
+                    extent += 1
+                operations, taken = fft_operations(layers, images, extent, fragments=True)
+                if taken <= limit:
+                    rows.append(
+                        {
+                            "figure": "ZNNi, 4",
+                            "case": f"{name}, within {in_units(limit)}",
+                            "name": f"{counted(images, 'input')}, fragments of {extent}^3",
+                            "inputs": images,
+                            "memory_gib": taken / GIB,
+                            "gain": naive / operations,
+                        }
+                    )
             yield rows
 
     session.report_all("evaluations", counted_rows(), [], out)
