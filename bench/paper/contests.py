@@ -60,7 +60,7 @@ def contest(
 def contest_of_primitives(
     machine: Machine,
     device: DeviceKind,
-    layer: Layer | Pool,
+    layer: Layer,
     shape: Shape5,
     names: Iterable[str],
     effort: Effort,
@@ -69,7 +69,7 @@ def contest_of_primitives(
 ) -> list[Row]:
     """Return a row for each primitive that computes a layer on random input."""
     primitives = able(device, machine, list(names), layer, shape)
-    weights = None if isinstance(layer, Pool) else weights_of(layer)
+    weights = weights_of(layer)
     working = max(primitive.cost(layer, shape).memory.working for primitive in primitives)
     x = random_input(shape, device)
     runs = {it.name: partial(it.build(layer, shape, weights), x) for it in primitives}
