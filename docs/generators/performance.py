@@ -12,6 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for bench, which is not installed
 
 from memory_tables import MEMORY_TABLES
+from paper_tables import PAPER_TABLES
 from performance_tables import TABLES, Records, caption
 
 from bench.record import load
@@ -52,6 +53,7 @@ PAGES = {
         ("search", "search-compared", "micro-batches", "shares", "machine-plans"),
     ),
     "strategies": ("Host and GPU together", ("strategies", "borders", "gpu-memory")),
+    "papers": ("Figures of papers", ("evaluations",)),
     "runs": (
         "Whole runs, input and output",
         (
@@ -96,7 +98,7 @@ def with_tables(text: str, records: Records) -> str:
     def made(place: re.Match[str]) -> str:
         begin, kind, name, end = place.groups()
         if kind == "table":
-            found = (TABLES | MEMORY_TABLES)[name](records)
+            found = (TABLES | MEMORY_TABLES | PAPER_TABLES)[name](records)
         else:
             rows = table(records[name].kind, records[name].rows)
             found = f"{rows}\n\n{caption(records, [name])}"

@@ -1,0 +1,314 @@
+"""The tables and figures of five papers, one line each: their number, ours, and the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import geometric_mean
+from typing import NamedTuple
+
+from bench.paper.published import NETWORKS, published
+from bench.record import Record, Row
+from bench.table import markdown
+from znni.core.options import ACCURACIES
+
+Records = Mapping[str, Record]
+
+# Records of the commands, which the GPU's machine wrote in one session.
+PRUNED = {"CPU": "paper-pruned-ffts-cpu.json", "GPU": "paper-pruned-ffts-gpu.json"}
+SUBSAMPLINGS, REGIONS = "paper-subsamplings-h200.json", "paper-regions-h200.json"
+LOWERING, BATCHING = "paper-lowering-16-cores.json", "paper-batching-16-cores.json"
+SPEEDUPS, SIZES = "paper-fft-speedups.json", "paper-sizes-h200.json"
+
+DIAGRAM = "a diagram"
+TRAINING = "no: znni does not train, so it has no backward passes"
+
+
+class Evaluation(NamedTuple):
+    """A table or figure of a paper.
+
+    Attributes:
+        paper: the paper.
+        place: its table or figure.
+        what: what it shows.
+        theirs: the paper's number.
+        ours: our number, which may follow from records, or the reason why there is none.
+        command: what measures it, after ``python -m bench``; or another command.
+    """
+
+    paper: str
+    place: str
+    what: str
+    theirs: str
+    ours: str | Callable[[Records], str]
+    command: str = ""
+
+
+def evaluations(records: Records) -> str:
+    """Return all tables and figures of the papers as a table."""
+    return markdown(
+        [
+            {
+                "paper": it.paper,
+                "table or figure": f"{it.place}: {it.what}",
+                "theirs": it.theirs,
+                "ours": it.ours if isinstance(it.ours, str) else it.ours(records),
+                "command": f"`{it.command}`" if it.command else "",
+            }
+            for it in EVALUATIONS
+        ]
+    )
+
+
+def regions(records: Records) -> str:
+    """Return the fastest family for each layer size, with its gain over cuDNN, as a heat map."""
+    first: dict[str, Row] = {}
+    for row in records[REGIONS].rows:
+        first.setdefault(str(row["case"]), row)  # the fastest come first
+    outputs = sorted({row["output"] for row in first.values()})
+    lines: dict[tuple[int, int], dict[str, str]] = {}
+    for row in first.values():
+        line = lines.setdefault(
+            (row["kernel"], row["problem"]),
+            {"kernel": f"{row['kernel']}³", "S f f'": f"{row['problem']:,}"}
+            | {f"output {extent}³": "" for extent in outputs},
+        )
+        gain = f" {row['gain']:.1f}x" if row.get("gain") else ""
+        line[f"output {row['output']}³"] = f"{_shade(row.get('gain'))} {row['family']}{gain}"
+    return markdown([lines[key] for key in sorted(lines)])
+
+
+def _shade(gain: float | None) -> str:
+    """Return a square that is darker for a larger gain."""
+    return next((it for limit, it in ((1.05, "□"), (2, "▤"), (5, "▦")) if (gain or 1) < limit), "■")
+
+
+def _pruned(records: Records) -> str:
+    said = []
+    for device, name in PRUNED.items():
+        gains = [row["gain"] for row in records[name].rows if row["name"] == "pruned"]
+        said.append(f"{device} {geometric_mean(gains):.1f}x ({min(gains):.1f} to {max(gains):.1f})")
+    return ", ".join(said)
+
+
+def _operations(records: Records) -> str:
+    said = []
+    for title in ("one pooling", "two poolings"):
+        rows = [row for row in records[SPEEDUPS].rows if row["case"].startswith(title)]
+        own = [row for row in rows if ", within 12" in row["case"]]
+        best = max(own, key=lambda row: float(row["gain"]))
+        gain = best["gain"] / next(row["gain"] for row in own if row["inputs"] == 1)
+        said.append(f"{title}: {best['inputs']} inputs are best, {gain:.2f}x of one")
+    return "within 12 GiB, " + "; ".join(said)
+
+
+def _growth(records: Records) -> str:
+    rates = {row["case"]: row["predicted_voxels_per_s"] for row in records[SIZES].rows}
+    gains = [
+        rates[f"{name}, GPU-only, output 256^3"] / rates[f"{name}, GPU-only, output 64^3"]
+        for name in NETWORKS
+        if f"{name}, GPU-only, output 64^3" in rates
+    ]
+    return "GPU-only, 256³ over 64³: " + ", ".join(f"{it:.1f}x" for it in gains) + " (predicted)"
+
+
+def _strategies(records: Records) -> str:
+    rows = [
+        row
+        for name in ("strategies-h200.json", "strategies-h200-alone.json")
+        for row in records[name].rows
+        if row.get("voxels_per_s")
+    ]
+    said = []
+    for network in NETWORKS:
+        best = max(
+            (row for row in rows if row["network"] == network),
+            key=lambda row: float(row["voxels_per_s"]),
+        )
+        said.append(f"{network} {best['voxels_per_s'] / 1e6:.0f} ({best['strategy']})")
+    return ", ".join(said) + " million voxels/s"
+
+
+def _published_best(strategy: str) -> str:
+    rates = [(published(name, strategy) or 0) / 1e6 for name in NETWORKS]
+    return ", ".join(f"{rate:.2f}" for rate in rates) + " million voxels/s"
+
+
+def _subsamplings(records: Records) -> str:
+    rows = [row for row in records[SUBSAMPLINGS].rows if row["name"] == "fragments"]
+    return "fragments " + ", ".join(
+        f"{row['gain']:.1f}x ({row['case'].partition(',')[0]})" for row in rows
+    )
+
+
+def _region_gains(records: Records) -> str:
+    gains: dict[int, float] = {}
+    for row in records[REGIONS].rows:
+        if row.get("gain"):
+            gains[row["kernel"]] = max(row["gain"], gains.get(row["kernel"], 0.0))
+    return "up to " + ", ".join(f"{gain:.1f}x ({k}³)" for k, gain in sorted(gains.items()))
+
+
+def _lowering(records: Records) -> str:
+    gains = [
+        row["gain"] for row in records[LOWERING].rows if row["name"] == "lowered_expensive_lifting"
+    ]
+    return f"type 3 over type 1: {min(gains):.1f}x to {max(gains):.1f}x"
+
+
+def _batching(records: Records) -> str:
+    rows = records[BATCHING].rows
+    said = []
+    for title, name in (
+        ("one product an image", "lowered_expensive_lowering"),
+        ("in blocks", "lowered_expensive_lowering_blocked"),
+        ("direct", "direct"),
+    ):
+        own = [row for row in rows if row["case"].endswith(f", {name}")]
+        gains = [row["gain"] for row in own if row["name"] == "64 images"]
+        said.append(f"{title} {geometric_mean(gains):.1f}x")
+    return "64 images over one, time an image: " + ", ".join(said)
+
+
+def _cudnn(records: Records) -> str:
+    rows = [row for row in records["gpu-layers-hidden-3.json"].rows if row.get("seconds")]
+    ours = [row for row in rows if row.get("accuracy", 1.0) <= ACCURACIES["float32"]]
+    theirs = [row for row in rows if row["name"].startswith("torch_fp32")]
+    gain = max(map(_rate, ours)) / max(map(_rate, theirs))
+    return f"over cuDNN, float32, 80 maps, kernel 3³: {gain:.1f}x"
+
+
+def _rate(row: Row) -> float:
+    return float(row["voxels"]) / float(row["seconds"])
+
+
+def _pieces(records: Records) -> str:
+    rows = records["micro-batches-whole-image-and-lowered.json"].rows
+    gains = [row["gain"] for row in rows if row.get("gain") and row["division"] == "all"]
+    return f"up to {max(gains):.2f}x over undivided, on the CPU"
+
+
+def _joint(records: Records) -> str:
+    rows = records["shares-measured.json"].rows
+    gains = [row["gain"] for row in rows if row.get("gain") and row["shares"] == "equal"]
+    return f"joint over equal shares: up to {max(gains):.2f}x, on the CPU"
+
+
+ZNNI, CUDNN, MICRO = "ZNNi", "cuDNN", "µ-cuDNN"
+FBFFT, TROLL = "fbfft", "Caffe con Troll"
+EVALUATIONS = (
+    Evaluation(ZNNI, "Figure 1", "primitives", DIAGRAM, "the catalogue", "exercise"),
+    Evaluation(
+        ZNNI, "Figure 2, III", "pruned FFTs of kernels over padded ones", "CPU 5x, GPU 10x",
+        _pruned, "paper pruned-ffts",
+    ),
+    Evaluation(
+        ZNNI, "Tables I and II", "operations and memory of a layer", "formulas",
+        "each primitive declares both, and a test measures the memory", "layers",
+    ),
+    Evaluation(ZNNI, "Figure 3", "tasks of a layer", DIAGRAM, "`fft_task_parallel`"),
+    Evaluation(ZNNI, "Table III", "networks", "four", "the same, in `networks/`", "network"),
+    Evaluation(
+        ZNNI, "Figure 4", "operations saved by fragments, for batches of inputs",
+        "two poolings: one input is best; one: perhaps several", _operations,
+        "paper fft-speedups",
+    ),
+    Evaluation(
+        ZNNI, "Figure 5", "throughput over the size of patches", "a plot; larger is faster",
+        _growth, "paper sizes",
+    ),
+    Evaluation(
+        ZNNI, "Table IV", "fastest GPU primitive of each layer",
+        "cuDNN for small kernels, FFT for large ones",
+        "[plans for the paper's machine](../../machines/README.md)", "paper machine-plans",
+    ),
+    Evaluation(ZNNI, "Figure 6", "a layer in sub-layers", DIAGRAM, "`host_ram_...`"),
+    Evaluation(
+        ZNNI, "Figure 7", "throughput over memory, for each strategy", "a plot",
+        "the table above, and patches of each size", "paper sizes",
+    ),
+    Evaluation(
+        ZNNI, "Figure 8", "timeline of the stages", DIAGRAM, "a Chrome trace of any run",
+        "znni infer ... --trace FILE",
+    ),
+    Evaluation(
+        ZNNI, "Table V", "strategies, best of each network", _published_best("ZNNi CPU-GPU"),
+        _strategies, "paper run-strategies",
+    ),
+    Evaluation(
+        ZNNI, "Table V", "all subsamplings by cuDNN, beside fragments",
+        "n337 5.3x, n726 0.5x (ELEKTRONN)", _subsamplings, "paper subsamplings",
+    ),
+    Evaluation(ZNNI, "Table V", "four sockets, 72 cores", "CPU-only", "no such machine is at hand"),
+    Evaluation(CUDNN, "Table 1, Figure 1", "parameters, and lowering", DIAGRAM, "`lowered_...`"),
+    Evaluation(
+        CUDNN, "Table 2, Figure 2", "layers, beside Caffe and cuda-convnet2",
+        "1.0x to 1.4x of Caffe, 0.8x to 2.3x of cuda-convnet2", _cudnn, "layers --device gpu",
+    ),
+    Evaluation(
+        CUDNN, "Table 3", "share of the peak on two architectures", "23 to 35 %, 30 to 51 %",
+        "[kernels for older chips](gpu.md)", "chips",
+    ),
+    Evaluation(CUDNN, "Table 4", "training Caffe's network", "1.36x", TRAINING),
+    Evaluation(
+        MICRO, "Figures 1, 8 and 9", "one layer within a workspace", "2.33x at 64 MiB",
+        _pieces, "paper micro-batches",
+    ),
+    Evaluation(MICRO, "Figures 2 to 7", "convolution, micro-batches, WR and WD", DIAGRAM,
+               "[the search](../explanation/search.md)"),
+    Evaluation(
+        MICRO, "Table I, Figures 10 and 11", "iterations of training on three GPUs",
+        "1.4x to 1.8x at 64 MiB", TRAINING,
+    ),
+    Evaluation(
+        MICRO, "Figure 12", "memory of each layer", "up to 3.4x less",
+        "[what pieces save](memory.md)", "paper micro-batches",
+    ),
+    Evaluation(
+        MICRO, "Figures 13 and 14", "workspace divided jointly", "1.24x over equal shares",
+        _joint, "paper shares",
+    ),
+    Evaluation(
+        FBFFT, "Table 1", "steps of a layer", "a list",
+        "[tiled FFT](../explanation/tiled-fft.md)",
+    ),
+    Evaluation(
+        FBFFT, "Table 2, Figures 1 to 6", "FFT over cuDNN, for sizes of layers",
+        "up to 1.8x (3²), 5.3x (5²), 23.5x (13²)", _region_gains, "paper regions --device gpu",
+    ),
+    Evaluation(FBFFT, "Table 3", "iterations of training", "1.5x", TRAINING),
+    Evaluation(
+        FBFFT, "Table 4", "five layers, forward", "1.4x to 7.4x over cuDNN",
+        _cudnn, "layers --device gpu",
+    ),
+    Evaluation(
+        FBFFT, "Figures 7 and 8, Table 5", "own FFT over cuFFT, and its passes", "1.4x to 5x",
+        "no such passes: transforms of tiles are fused with the layout of products",
+        "layers --device gpu",
+    ),
+    Evaluation(FBFFT, "Figure 9", "decimation", DIAGRAM, "`codelets.py`"),
+    Evaluation(TROLL, "Figures 1, 6 and 7", "lowering, its costs, AlexNet", DIAGRAM,
+               "`lowered_...`"),
+    Evaluation(
+        TROLL, "Figures 2 and 3", "batches lowered together", "4.5x on 8 cores",
+        _batching, "paper batching",
+    ),
+    Evaluation(TROLL, "Figure 4", "training on rented machines", "price", TRAINING),
+    Evaluation(
+        TROLL, "Figure 5", "several GPUs", "4 GPUs: 3.1x",
+        "[four GPUs](gpu.md)", "end-to-end",
+    ),
+    Evaluation(
+        TROLL, "Figure 8", "types of lowering, for ratios of maps", "up to 10x, either way",
+        _lowering, "paper lowering",
+    ),
+    Evaluation(
+        TROLL, "Figure 9", "part of a batch for the GPU", "1.2x with CPU and GPU",
+        "the search gives each device its share; here the host has 1 to 8 % of the speed, so it "
+        "gains no more than that", "paper strategies",
+    ),
+)  # fmt: skip
+
+PAPER_TABLES: dict[str, Callable[[Records], str]] = {
+    "evaluations": evaluations,
+    "regions": regions,
+}
