@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from time import perf_counter, time
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from bench.case_networks import save_case_network
 from bench.child import Child
 from bench.record import Row
 from bench.session import (
@@ -32,40 +32,42 @@ from bench.session import (
     progress,
     report_all,
 )
-from bench.unet_networks import nnunet, save_weights, unet_weights
 from bench.whole_scan import save_synthetic
 from znni.cases.case_folder import Case
 from znni.cases.folder import CasesReport, cases_in, predict_cases
 from znni.core.options import Choices, memory_size
-from znni.core.processors import DeviceKind
 from znni.core.run_options import Options
-from znni.network.network import Network
-from znni.network.network_file import network_from_text
+from znni.network.network_file import load_network
 
-# How cases are processed, and a small network. A GPU takes nnU-Net's in its place.
-SMALL = """\
-name: small
-in_features: 1
-input: {normalize: [{mean: 40, std: 210, clip: [-630, 720]}], crop: nonzero}
-labels: {background: 0, organ: 1, vessel: 2}
-spacing: 1.5,1.5,1.5
-window: {size: [WINDOW, WINDOW, WINDOW], like: nnunet}
-case: {channels: [CT]}
-layers:
-  - conv: {features: 8, kernel: 3, padding: same}
-  - instance_norm: {activation: leaky_relu}
-  - conv: {features: 8, kernel: 3, padding: same}
-  - instance_norm: {activation: leaky_relu}
-  - conv: {features: 3, kernel: 3, padding: same}
-"""
 SAMPLE_MS = 100
+STEPS = ("reading", "resampling", "network", "writing")
+
+
+class Defaults(NamedTuple):
+    """What is computed on a device by default: a scan, and windows of a network."""
+
+    size: tuple[int, int, int]
+    window: int
+
+
+DEFAULTS = {"gpu": Defaults((160, 256, 256), 128), "cpu": Defaults((128, 192, 192), 64)}
 
 Cases = Annotated[int, typer.Option(min=3, help="Cases; the one in the middle is damaged.")]
-Extents = Annotated[list[int], typer.Option("--size", min=8, help="Voxels of a scan: z, y and x.")]
+Extents = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--size",
+        min=8,
+        help="Voxels of a scan: z, y and x. Default: 160 x 256 x 256; on the CPU 128 x 192 x 192.",
+    ),
+]
 Voxels = Annotated[
     list[float], typer.Option("--voxel", help="Millimetres of a voxel; the network has 1.5.")
 ]
-Window = Annotated[int, typer.Option(min=32, help="Voxels of a window per axis.")]
+Window = Annotated[
+    int | None,
+    typer.Option(min=32, help="Voxels of a window per axis. Default: 128; on the CPU 64."),
+]
 Ram = Annotated[
     int | None, typer.Option(parser=memory_size, metavar="SIZE", help="As for znni nnunet predict.")
 ]
@@ -74,9 +76,9 @@ Ram = Annotated[
 def case_folder_command(
     *,
     cases: Cases = 100,
-    size: Extents = [128, 192, 192],  # noqa: B006 - typer reads it
+    size: Extents = None,
     voxel: Voxels = [1.5, 1.0, 1.0],  # noqa: B006 - typer reads it
-    window: Window = 64,
+    window: Window = None,
     device: Device = "cpu",
     ram: Ram = None,
     threads: Threads = None,
@@ -85,13 +87,22 @@ def case_folder_command(
 ) -> None:
     """Time a folder of cases, and tell the share of time in which layers are computed.
 
+    On a GPU the network is nnU-Net's, with 32 to 320 maps, and windows are mirrored along all axes,
+    as in nnU-Net's default prediction. On the CPU it has three layers, and nothing is mirrored.
     Shares count from the end of the first network to the end of the last one.
     """
     cores = machine_with(device, threads).host.threads
     with nullcontext(folder) if folder else TemporaryDirectory() as place:
         at = Path(place).resolve()
         progress(f"making {cases} scans")
-        make_folder(at, cases, size, voxel, window, device)
+        make_folder(at, cases, size or DEFAULTS[device].size, voxel)
+        save_case_network(
+            at / "network.yaml",
+            window or DEFAULTS[device].window,
+            ["organ", "vessel"],
+            wide=device == "gpu",
+            mirror="zyx" if device == "gpu" else "",
+        )
         progress("computing their labels")
         limits = Choices(device=device, ram=ram, threads=threads)
         with Child(FolderRun, at, limits, environment=_environment(at)) as child:
@@ -100,15 +111,8 @@ def case_folder_command(
     report_all("case-folder", [rows], [ceilings_with(device, cores)], out)
 
 
-def make_folder(
-    folder: Path,
-    cases: int,
-    size: list[int],
-    voxel: list[float],
-    window: int,
-    device: DeviceKind,
-) -> None:
-    """Make scans, and a network with its weights. The scan in the middle is damaged."""
+def make_folder(folder: Path, cases: int, size: Sequence[int], voxel: Sequence[float]) -> None:
+    """Make scans. The one in the middle is damaged."""
     for name in ("scans", "out"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
@@ -119,21 +123,6 @@ def make_folder(
     damaged = folder / "scans" / f"case{cases // 2:03}_0000.nii.gz"
     damaged.unlink()
     damaged.write_bytes(scan.read_bytes()[: scan.stat().st_size // 2])
-    (folder / "network.yaml").write_text(SMALL.replace("WINDOW", str(window)))
-    (folder / "device").write_text(device)
-    network = _network(folder)
-    save_weights(unet_weights(network), folder / "weights.safetensors")
-
-
-def _network(folder: Path) -> Network:
-    """Return the network of a folder that ``make_folder`` made."""
-    small = network_from_text((folder / "network.yaml").read_text(), "network.yaml")
-    small = replace(small, weights=folder / "weights.safetensors")
-    if (folder / "device").read_text() == "cpu":
-        return small
-    wide = nnunet(instance_norm=True)
-    same = {name: getattr(small, name) for name in ("scaling", "labels", "spacing", "window")}
-    return replace(wide, case=small.case, weights=small.weights, **same)
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -153,7 +142,7 @@ class FolderRun:
 
     def run(self) -> list[Row]:
         """Compute the labels, and return a row for each case and one for all."""
-        network = _network(self._folder)
+        network = load_network(self._folder / "network.yaml")
         assert network.case is not None
         cases = cases_in(self._folder / "scans", self._folder / "out", network.case)
         ends: list[float] = []
@@ -182,11 +171,14 @@ def _rows_of_cases(cases: list[Case], report: CasesReport, clock: float) -> Iter
     """
     for case in cases:
         if found := report.reports.get(case.out):
-            steps = {name: found.seconds.get(name) for name in ("reading", "resampling", "network")}
+            steps = {name: found.seconds.get(name) for name in STEPS}
+            network = found.reports[0].time
             yield {
                 "name": case.out.name,
                 **{f"{name}_seconds": taken for name, taken in steps.items()},
-                "writing_seconds": found.seconds["writing"],
+                "opening_seconds": network.around.opening + network.around.planning,
+                "layers_seconds": max(network.busy.gpu_layers, network.busy.host_layers),
+                "finishing_seconds": network.around.finishing,
                 "done_at": case.out.stat().st_mtime - clock,
             }
         else:

@@ -99,27 +99,32 @@ def unet3d() -> Network:
     return graph.network("unet3d")
 
 
-def nnunet(*, instance_norm: bool = False) -> Network:
-    """Return nnU-Net's plain network of six stages, with batch norm or instance norm."""
+def nnunet(*, instance_norm: bool = False, maps: int = 3) -> Network:
+    """Return nnU-Net's plain network of six stages, with batch norm or instance norm.
+
+    Args:
+        instance_norm: whether it has instance norm.
+        maps: the maps of its output.
+    """
     graph, two = _Graph(), Vec3(2, 2, 2)
     at, skips = INPUT, []
 
-    def conv(taken: str, maps: int, stride: Vec3 = ONE) -> str:
+    def conv(taken: str, width: int, stride: Vec3 = ONE) -> str:
         if not instance_norm:
-            return graph.conv(taken, maps, activation="leaky_relu", stride=stride)
-        made = graph.conv(taken, maps, activation="identity", stride=stride)
+            return graph.conv(taken, width, activation="leaky_relu", stride=stride)
+        made = graph.conv(taken, width, activation="identity", stride=stride)
         name = f"norm{len(graph.nodes)}"
-        return graph.add(Normalize(name, maps, maps, activation="leaky_relu"), made)
+        return graph.add(Normalize(name, width, width, activation="leaky_relu"), made)
 
-    for level, maps in enumerate((32, 64, 128, 256, 320, 320)):
+    for level, width in enumerate((32, 64, 128, 256, 320, 320)):
         if level:
             skips.append(at)
-        at = conv(conv(at, maps, two if level else ONE), maps)
-    for maps in (320, 256, 128, 64, 32):
-        up = ConvTranspose(f"up{len(graph.nodes)}", graph.maps[at], maps, two, "identity", two)
+        at = conv(conv(at, width, two if level else ONE), width)
+    for width in (320, 256, 128, 64, 32):
+        up = ConvTranspose(f"up{len(graph.nodes)}", graph.maps[at], width, two, "identity", two)
         at = graph.concat(graph.add(up, at), skips.pop())
-        at = conv(conv(at, maps), maps)
-    graph.conv(at, 3, ONE, "identity")
+        at = conv(conv(at, width), width)
+    graph.conv(at, maps, ONE, "identity")
     return graph.network("nnunet-instance" if instance_norm else "nnunet")
 
 

@@ -1,4 +1,7 @@
-"""A scan from its file to its labels: seconds and memory of znni, and of nnU-Net's own command."""
+"""A scan from its file to its labels: seconds and memory of znni, and of nnU-Net's own command.
+
+Without an environment with nnU-Net, znni runs alone, over networks that this command makes.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from bench.case_networks import save_set
 from bench.nnunet import timed_command
 from bench.peers.nnunet_cases import FULL_WINDOW, Case, scan_case
 from bench.peers.nnunet_folders import plans_of
@@ -34,6 +38,7 @@ from bench.session import (
     report_all,
 )
 from znni.core.errors import InvalidInput
+from znni.core.processors import DeviceKind
 
 Run: TypeAlias = tuple[float, int]
 
@@ -42,7 +47,10 @@ COARSE = 8  # voxels of a synthetic scan for each sample of its structures
 AIR, TISSUE = -1024, 40  # Hounsfield units
 DEFAULT, TORCH = PEERS = ("default", "torch")  # nnU-Net's resampling
 
-Python = Annotated[Path, typer.Option(help="The Python of an environment with nnU-Net 2.8.")]
+Python = Annotated[
+    Path | None,
+    typer.Option(help="The Python of an environment with nnU-Net 2.8. Default: znni runs alone."),
+]
 Scans = Annotated[Path | None, typer.Option("--scan", help="A CT in NIfTI. Default: synthetic.")]
 Extents = Annotated[
     list[int], typer.Option("--size", min=1, help="Voxels of a synthetic scan: z, y and x.")
@@ -69,7 +77,7 @@ Resamplings = Annotated[
 
 def whole_scan_command(
     *,
-    python: Python,
+    python: Python = None,
     scan: Scans = None,
     size: Extents = [530, 512, 512],  # noqa: B006 - typer reads it
     voxel: Voxels = [1.0, 0.75, 0.75],  # noqa: B006 - typer reads it
@@ -99,13 +107,70 @@ def whole_scan_command(
                 progress("making a scan")
                 save_synthetic(scan, size, voxel)
         check_known("peer", peer or (), PEERS)
-        for name in PEERS:
+        if python is None:
+            rows.append(_alone(at, scan, networks, classes, window, device, repeats))
+        for name in PEERS if python else ():
             case = scan_case(classes, torch=name == TORCH, networks=networks, window=window)
             runs = _Runs(python, at / case.name, case, device, cores)
             runs.make(scan.resolve(), window)
             chosen = peer is None or name in peer
             rows += runs.rows(cases, repeats, own=name == DEFAULT, peer=name if chosen else None)
     report_all("whole-scan", [rows], [ceilings_with(device, cores)], out)
+
+
+def _alone(
+    folder: Path,
+    scan: Path,
+    networks: int,
+    classes: int,
+    window: int,
+    device: DeviceKind,
+    repeats: int,
+) -> Row:
+    """Return the row of znni's runs over networks that need no nnU-Net. The first run is apart."""
+    wide, out = window >= FULL_WINDOW, folder / "labels.nii.gz"
+    found = save_set(folder, networks, classes, window, wide=wide)
+    command = [
+        sys.executable, "-m", "znni", "infer", str(scan), "--net", str(found), "--out", str(out),
+        "--device", device, "--overwrite",
+    ]  # fmt: skip
+    environment = _environment(folder)
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    progress("znni, for the first time")
+    first = timed_command(command, environment)
+    progress("znni")
+    runs = [timed_command(command, environment) for _ in range(repeats)]
+    return _row("znni", device, classes, networks, 1, runs, [first])
+
+
+def _row(
+    name: str,
+    device: str,
+    classes: int,
+    networks: int,
+    cases: int,
+    runs: Sequence[Run],
+    first: Sequence[Run] = (),
+) -> Row:
+    """Return the row of some runs, and of one before them that had an empty cache."""
+    seconds = sorted(seconds for seconds, _ in runs)
+    row = {
+        "name": name,
+        "device": device,
+        "classes": classes,
+        "networks": networks,
+        "cases": cases,
+        "rounds": len(runs),
+        "seconds": seconds[len(seconds) // 2],
+        "peak_gib": max(peak for _, peak in (*runs, *first)) / 2**30,
+    }
+    return row | ({"first_seconds": first[0][0]} if first else {})
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a run whose cache lies in a folder."""
+    path = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+    return os.environ | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
 
 
 class _Runs:
@@ -165,18 +230,8 @@ class _Runs:
         return rows
 
     def _row(self, name: str, count: int, runs: Sequence[Run], first: Sequence[Run] = ()) -> Row:
-        seconds = sorted(seconds for seconds, _ in runs)
-        row = {
-            "name": name,
-            "device": self._device,
-            "classes": len(self._case.labels or ()),
-            "networks": len(self._case.folds),
-            "cases": count,
-            "rounds": len(runs),
-            "seconds": seconds[len(seconds) // 2],
-            "peak_gib": max(peak for _, peak in (*runs, *first)) / 2**30,
-        }
-        return row | ({"first_seconds": first[0][0]} if first else {})
+        classes, networks = len(self._case.labels or ()), len(self._case.folds)
+        return _row(name, self._device, classes, networks, count, runs, first)
 
     def _inputs(self, count: int) -> Path:
         """Return a folder with so many copies of the scan."""
@@ -242,11 +297,11 @@ class _Runs:
 
     def _environment(self) -> dict[str, str]:
         places = ("raw", "preprocessed", "results")
-        return os.environ | {f"nnUNet_{name}": str(self._folder) for name in places} | {
-            "nnUNet_compile": "f", "OMP_NUM_THREADS": str(self._cores), "PYTHONPATH":
-            os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
-            "XDG_CACHE_HOME": str(self._folder / "cache"),
-        }  # fmt: skip
+        return _environment(self._folder) | {
+            **{f"nnUNet_{name}": str(self._folder) for name in places},
+            "nnUNet_compile": "f",
+            "OMP_NUM_THREADS": str(self._cores),
+        }
 
 
 def save_synthetic(path: Path, extents: Sequence[int], voxel: Sequence[float]) -> None:
