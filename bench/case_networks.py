@@ -67,7 +67,7 @@ def save_set(folder: Path, networks: int, classes: int, window: int, *, wide: bo
         labels = [f"{file.stem}-{label}" for label in range(1, classes)]
         save_case_network(file, window, labels, wide=wide, seed=seed)
     made = folder / "set.yaml"
-    made.write_text(json.dumps({"networks": [file.name for file in files]}))
+    made.write_text(f"networks: {json.dumps([file.name for file in files])}\n")
     return made
 
 

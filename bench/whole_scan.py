@@ -98,7 +98,6 @@ def whole_scan_command(
     nnU-Net's trainer saves them.
     """
     cores = machine_with("cpu", threads).host.threads
-    rows = []
     with nullcontext(folder) if folder else TemporaryDirectory() as place:
         at = Path(place).resolve()
         if scan is None:
@@ -108,14 +107,36 @@ def whole_scan_command(
                 save_synthetic(scan, size, voxel)
         check_known("peer", peer or (), PEERS)
         if python is None:
-            rows.append(_alone(at, scan, networks, classes, window, device, repeats))
-        for name in PEERS if python else ():
-            case = scan_case(classes, torch=name == TORCH, networks=networks, window=window)
-            runs = _Runs(python, at / case.name, case, device, cores)
-            runs.make(scan.resolve(), window)
-            chosen = peer is None or name in peer
-            rows += runs.rows(cases, repeats, own=name == DEFAULT, peer=name if chosen else None)
+            rows = [_alone(at, scan, networks, classes, window, device, repeats)]
+        else:
+            rows = _beside_peers(
+                python, at, scan, networks, classes, window, device, peer, repeats, cases, cores
+            )
     report_all("whole-scan", [rows], [ceilings_with(device, cores)], out)
+
+
+def _beside_peers(
+    python: Path,
+    folder: Path,
+    scan: Path,
+    networks: int,
+    classes: int,
+    window: int,
+    device: DeviceKind,
+    peers: list[str] | None,
+    repeats: int,
+    cases: int,
+    cores: int,
+) -> list[Row]:
+    """Return the rows of znni and of nnU-Net, over networks that nnU-Net's trainer saves."""
+    rows = []
+    for name in PEERS:
+        case = scan_case(classes, torch=name == TORCH, networks=networks, window=window)
+        runs = _Runs(python, folder / case.name, case, device, cores)
+        runs.make(scan.resolve(), window)
+        chosen = peers is None or name in peers
+        rows += runs.rows(cases, repeats, own=name == DEFAULT, peer=name if chosen else None)
+    return rows
 
 
 def _alone(
