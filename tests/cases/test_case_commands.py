@@ -77,6 +77,7 @@ def test_a_folder_above_results_names_them(tmp_path: Path) -> None:
         assert f"within it, such as {results}" in refused(*predict)
 
 
+@pytest.mark.usefixtures("folder")
 def test_a_network_without_steps_is_an_error() -> None:
     Path("plain.yaml").write_text(NET.replace("case: {channels: [CT]}\n", ""))
     said = refused("infer", "ct.nii.gz", "--net", "plain.yaml", "--case")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,17 @@ import pytest
 from case_reference import OPTIONS, network, run
 from case_scans import nibabel, scan, weights_file, write
 
-from znni.cases import case as case_module
 from znni.cases import folder as folder_module
-from znni.cases.case import predict
+from znni.cases import together as together_module
+from znni.cases.case import CaseReport, CaseRun, predict
 from znni.cases.case_folder import Case, held, open_folder
 from znni.cases.folder import cases_in, predict_cases
 from znni.cases.networks import alone
+from znni.cases.together import THREE_EACH, Together
 from znni.core.errors import InvalidInput
 from znni.inference import session as session_module
 from znni.inference.kept_processes import KeptProcesses
+from znni.inference.open_run import OpenRun
 from znni.inference.plan_choice import given_or_found
 from znni.inference.session import Session
 from znni.network.network import Network
@@ -146,12 +149,12 @@ def test_the_next_case_is_prepared_while_a_network_runs(
     damaged = cases[1].files[0]
     damaged.write_bytes(damaged.read_bytes()[:300])
     events: list[str] = []
-    compute = case_module.compute
+    compute = OpenRun.compute
 
-    def slow(request: Any, *given: Any, **further: Any) -> Any:
+    def slow(self: OpenRun) -> Any:
         """Run a network once the next case is prepared, and the one before is being written."""
-        name = Path(request.out).parent.name[0]
-        made = compute(request, *given, **further)
+        name = Path(self._request.out).parent.name[0]
+        made = compute(self)
         if name == "c":
             until((tmp_path / "out/d.nii.gz.case/input.npy").exists)
             events.append("d is prepared")
@@ -161,7 +164,7 @@ def test_the_next_case_is_prepared_while_a_network_runs(
         events.append(f"{name} is computed")
         return made
 
-    monkeypatch.setattr(case_module, "compute", slow)
+    monkeypatch.setattr(OpenRun, "compute", slow)
     report = predict_cases(cases, net, OPTIONS)
     assert events[:-1] == ["a is computed", "d is prepared", "c is computed", "c is written"]
     assert [failure.source for failure in report.failures] == [str(damaged)]
@@ -180,20 +183,58 @@ def test_a_case_ahead_waits_if_there_is_no_memory(
     def tight(self: KeptProcesses, nbytes: int, process: int, _allowed: int) -> Any:
         return taking(self, nbytes, process, process + nbytes)
 
-    compute = case_module.compute
+    compute = OpenRun.compute
 
-    def watched(request: Any, session: Session, **further: Any) -> Any:
-        def note(*_: Any) -> None:
-            memory.append(session.processes._beside)
-
-        return compute(request, session, **{**further, "progress": note})
+    def watched(self: OpenRun) -> Any:
+        self._progress = lambda *_: memory.append(self._session.processes._beside)
+        return compute(self)
 
     monkeypatch.setattr(KeptProcesses, "taking", tight)
-    monkeypatch.setattr(case_module, "compute", watched)
+    monkeypatch.setattr(OpenRun, "compute", watched)
     report = predict_cases(cases, net, OPTIONS)
     assert not report.failures
     assert len(memory) >= len(cases)
     assert not any(memory)
+
+
+def test_several_cases_are_prepared_and_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports come in the order of the cases, though the first is written last."""
+    net, cases = folder_of_cases(tmp_path, "abcd")
+    prepared, written = threading.Barrier(2), threading.Event()
+    prepare, write = CaseRun.prepare, CaseRun.write
+
+    def together(self: CaseRun) -> None:
+        prepared.wait(PATIENCE)
+        prepare(self)
+
+    def first_is_last(self: CaseRun) -> CaseReport:
+        if self.case is cases[0]:
+            assert written.wait(PATIENCE)
+        made = write(self)
+        written.set()
+        return made
+
+    monkeypatch.setattr(CaseRun, "prepare", together)
+    monkeypatch.setattr(CaseRun, "write", first_is_last)
+    monkeypatch.setattr(folder_module, "together", lambda _limits, most: most)
+    report = predict_cases(cases, net, OPTIONS, most=Together(2, 2))
+    assert not report.failures
+    assert list(report.reports) == [case.out for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("threads", "memory", "expected"),
+    [(2, 16, (1, 1)), (16, 64, (3, 3)), (8, 64, (2, 2)), (16, 2, (3, 2)), (16, 0.5, (3, 1))],
+)
+def test_cores_and_memory_bound_the_cases_at_once(
+    threads: int, memory: float, expected: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = SimpleNamespace(threads=threads, memory=int(memory * 2**30))
+    monkeypatch.setattr(together_module, "machine_here", lambda _: SimpleNamespace(host=host))
+    assert together_module.together(OPTIONS.limits, THREE_EACH) == expected
+    assert together_module.together(OPTIONS.limits, Together(0, 0)) == (1, 1)
 
 
 def test_only_several_cases_keep_their_plans(

@@ -90,6 +90,21 @@ def test_a_plan_waits_for_other_work(kept: KeptProcesses) -> None:
     assert kept.held(HOST) == 600
 
 
+def test_a_kept_plan_counts_while_it_waits(kept: KeptProcesses) -> None:
+    ready(kept, "runs", 400)
+    taker = Taker(kept, 300)
+    assert taker.has_it.wait(60)
+    kept._allowed[HOST] = 700  # other programs took memory since then
+    running = threading.Thread(target=ready, args=(kept, "runs", 400), daemon=True)
+    running.start()
+    running.join(0.2)
+    assert running.is_alive()
+    assert kept.held(HOST) == 400
+    taker.enough.set()
+    running.join(60)
+    assert not running.is_alive()
+
+
 def test_work_does_not_wait_for_a_plan_that_waits_for_it(kept: KeptProcesses) -> None:
     """A case ahead may build while the network of the case before waits for its memory."""
     taker = Taker(kept, 500)

@@ -153,7 +153,7 @@ def test_an_output_reaches_the_disk_while_the_next_volume_is_opened(
 ) -> None:
     """Nothing is told as done before the disk has it and it has its name."""
     opened, synced = Semaphore(0), list[Path]()
-    open_all, sync, name = znni.inference.api.open_faster, os.fsync, PartialFile.take_name
+    open_all, sync, name = znni.inference.open_run.open_faster, os.fsync, PartialFile.take_name
 
     def noted(request: Request) -> Any:
         if request.source != files[0]:
@@ -218,7 +218,7 @@ def test_an_output_that_the_disk_refuses_is_a_failure_of_its_volume(
 def test_a_stop_while_a_volume_is_opened_waits_for_the_one_before(
     files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_all = znni.inference.api.open_faster
+    open_all = znni.inference.open_run.open_faster
 
     def stopped(request: Request) -> Any:
         if request.source == "c.npy":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,8 +41,9 @@ from znni.core.run_options import Options
 from znni.core.text import duration
 from znni.engine.backends.registry import backend_of
 from znni.engine.report import Report
-from znni.inference.api import compute
+from znni.inference.first_measurement import may_be_measured
 from znni.inference.model_choice import open_faster
+from znni.inference.open_run import OpenRun
 from znni.inference.request import OpenRequest, Request
 from znni.inference.session import Session
 from znni.machine.arrays import return_freed_memory
@@ -142,14 +143,16 @@ class CaseRun:
         self._removing, self._known = removing, known
         self._holding = ExitStack()
         self._inputs: dict[int, NetworkInput] = {}
+        self._opened: dict[int, OpenRun] = {}
         self._reports: list[Report] = []
         self._pending: Callable[[], Report] | None = None
 
     def prepare(self) -> None:
         """Do everything before the networks: unpack, crop, normalize and resample the scan.
 
-        Meanwhile, a thread finds the plan of the first network and makes it ready. If the case
-        needs more memory than is allowed, nothing is left in its folder.
+        Meanwhile, a thread finds the plan of the first network and makes it ready. At last the run
+        of this network is opened. If the case needs more memory than is allowed, nothing is left in
+        its folder.
 
         Raises:
             InvalidInput: the scan, a network or an option cannot be used.
@@ -166,6 +169,7 @@ class CaseRun:
         self._steps = Steps(self._progress)
         with ExitStack() as holding:
             is_new = holding.enter_context(open_folder(case, networks, self._weights, options))
+            holding.callback(self._close_runs)
             sized = Future[Room]()
             with meanwhile(partial(self._look_ahead, seen, sized)):
                 decompressed(case.inputs, case.folder)
@@ -178,6 +182,8 @@ class CaseRun:
                 self._scan = open_scan(case.files, rules, case.folder, unit)
                 if not (rules.previous_stage and isinstance(case.previous, PreviousNetwork)):
                     self._make_inputs()
+                    with suppress(Exception):  # the run raises it again
+                        self._open_ahead(0)
             self._holding = holding.pop_all()
 
     def compute(self) -> None:
@@ -192,8 +198,9 @@ class CaseRun:
         with self._holding as holding:
             if not self._inputs:
                 self._make_inputs()
-            with meanwhile(self._plan_others):
-                for number in range(len(self._networks.networks)):
+            numbers = range(len(self._networks.networks))
+            for number in numbers:
+                with meanwhile(partial(self._open_ahead, number + 1)):
                     self._run(number)
             self._holding = holding.pop_all()
 
@@ -282,11 +289,27 @@ class CaseRun:
         plan = self._session.plan_ahead(asked)
         self._session.build_ahead(plan, self._weights[0], asked.stored, self._room.allowed)
 
-    def _plan_others(self) -> None:
-        """Find the plans of the further networks."""
-        for number, (prepared, _) in sorted(self._inputs.items())[1:]:
-            if not self._out(number).exists() and not prepared.network.models:
-                self._session.plan_ahead(self._asked_ahead(number, prepared))
+    def _open_ahead(self, number: int) -> None:
+        """Open the run of a network, unless an earlier run has its labels.
+
+        A run for which this machine may be measured is only planned, because other work goes on.
+        """
+        given = self._inputs.get(number)
+        if given is None or self._out(number).exists() or given.prepared.network.models:
+            return
+        plan = self._session.plan_ahead(self._asked_ahead(number, given.prepared))
+        if not may_be_measured(plan):
+            self._opened[number] = self._open(number)
+
+    def _open(self, number: int) -> OpenRun:
+        """Open the run of a network."""
+        request, told = self._request(number, self._inputs[number]), self._steps.told("network")
+        return OpenRun(request, self._session, progress=told)
+
+    def _close_runs(self) -> None:
+        """Give up the runs that were opened and not computed."""
+        while self._opened:
+            self._opened.popitem()[1].close()
 
     def _asked_ahead(self, number: int, prepared: Preparation) -> OpenRequest:
         """Return the run of a network whose input does not exist yet. Zeros stand for it."""
@@ -301,8 +324,8 @@ class CaseRun:
         """Compute the output of a network, unless an earlier run has."""
         if not self._out(number).exists():
             self._complete()
-            request, told = self._request(number, self._inputs[number]), self._steps.told("network")
-            self._pending = compute(request, self._session, progress=told)
+            run = self._opened.pop(number, None) or self._open(number)
+            self._pending = run.compute()
         self._steps.done("network")
 
     def _complete(self) -> None:

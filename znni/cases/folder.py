@@ -1,17 +1,18 @@
 """Folders of cases: find the files of each case, and compute them.
 
-Three threads work at the same time. One prepares the next case, one runs the networks of a case,
-and one writes the labels of the case before.
+Threads prepare the next cases and write the labels of the cases before, while one thread runs the
+networks of a case.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -22,13 +23,12 @@ from znni.cases.case_folder import Case, discard_left
 from znni.cases.memory import KnownRooms
 from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.steps import StepProgress, no_step_progress
+from znni.cases.together import THREE_EACH, Together, beside_writing, together, with_limit
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.core.text import counted, duration
-from znni.inference.exporting import LABELS_ROOM
 from znni.inference.many import ERRORS, Failure, exit_code_of
-from znni.inference.plan_choice import machine_here
 from znni.inference.session import Session
 from znni.network.case_rules import CaseRules
 from znni.network.network import Network
@@ -112,17 +112,6 @@ def cases_in(folder: Path, out: Path, rules: CaseRules) -> list[Case]:
     return [Case(tuple(each), out / f"{name}{ending}") for name, each in files.items()]
 
 
-def with_limit(options: Options) -> Options:
-    """Return options with a limit of the host's memory: by default what is there now.
-
-    A limit that is looked up beside a running case would leave out what this process has.
-    """
-    limits = options.limits
-    if limits.ram is not None:
-        return options
-    return replace(options, limits=replace(limits, ram=machine_here(limits).host.memory))
-
-
 def predict_cases(
     cases: Sequence[Case],
     networks: Network | NetworkSet,
@@ -132,12 +121,13 @@ def predict_cases(
     removing: Sequence[Rule] = (),
     progress: StepProgress = no_step_progress,
     done: CasesDone = no_cases_done,
+    most: Together = THREE_EACH,
 ) -> CasesReport:
     """Compute the labels of cases, one after the other.
 
     Weights, plans and kernels are kept from case to case. While the networks of a case run, the
-    next case is prepared, if there is memory for both, and the labels of the one before are
-    written. A case that fails does not stop the others.
+    next cases are prepared, as far as there is memory, and the labels of those before are written.
+    A case that fails does not stop the others.
 
     Args:
         cases: the cases.
@@ -147,6 +137,7 @@ def predict_cases(
         removing: rules by which connected components of labels are removed.
         progress: called as the steps of a case go on, in several threads.
         done: called after each case.
+        most: the most cases that are prepared, and written, at the same time.
 
     Raises:
         InvalidInput: a network cannot be used. Errors of single cases are in the report.
@@ -155,7 +146,8 @@ def predict_cases(
     asked = alone(networks) if isinstance(networks, Network) else networks
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
-    options = with_limit(beside_writing(options))
+    most = together(options.limits, most)
+    options = with_limit(beside_writing(options, most.writing))
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
     earlier = cases[0].earlier if cases else ()
@@ -176,17 +168,18 @@ def predict_cases(
         return CaseRun(case, asked, weights, session, options, told, removing, known)
 
     with (
-        ThreadPoolExecutor(1, "znni-read") as reading,
-        ThreadPoolExecutor(1, "znni-write") as writing,
+        ThreadPoolExecutor(most.preparing, "znni-read") as reading,
+        ThreadPoolExecutor(most.writing, "znni-write") as writing,
     ):
         try:
-            with closing(_prepared_ahead(map(begun_run, left), reading)) as runs:
+            runs = _prepared_ahead(map(begun_run, left), reading, most.preparing)
+            with closing(runs):
                 for run, prepared in runs:
                     with account.failing(run.case):
                         prepared.result()
                         run.compute()
-                        account.settle()
-                        account.pending = run.case, writing.submit(run.write)
+                        account.settle(most.writing - 1)
+                        account.pending.append((run.case, writing.submit(run.write)))
             account.settle()
         except BaseException:
             stopped.set()
@@ -199,17 +192,18 @@ def predict_cases(
 
 
 def _prepared_ahead(
-    runs: Iterator[CaseRun], reading: ThreadPoolExecutor
+    runs: Iterator[CaseRun], reading: ThreadPoolExecutor, most: int
 ) -> Generator[tuple[CaseRun, Future[None]], None, None]:
-    """Yield each case with what waits until it is prepared. One more case is prepared meanwhile."""
+    """Yield each case with what waits until it is prepared. Further ones are prepared meanwhile."""
 
-    def begin() -> list[tuple[CaseRun, Future[None]]]:
-        return [(run, reading.submit(run.prepare)) for run in islice(runs, 1)]
+    def begin(count: int) -> list[tuple[CaseRun, Future[None]]]:
+        return [(run, reading.submit(run.prepare)) for run in islice(runs, count)]
 
-    ahead = begin()
+    ahead = deque(begin(most))
     try:
         while ahead:
-            now, ahead = ahead[0], begin()
+            now = ahead.popleft()
+            ahead.extend(begin(1))
             yield now
     finally:
         for run, prepared in ahead:  # the user stopped the run
@@ -218,18 +212,6 @@ def _prepared_ahead(
                 run.close()
 
             prepared.add_done_callback(release)
-
-
-def beside_writing(options: Options) -> Options:
-    """Return options that leave memory to write the labels of the case before.
-
-    If the user gives no limit, znni leaves enough of the available memory anyway.
-    """
-    limits = options.limits
-    if limits.ram is None:
-        return options
-    left = machine_here(limits).host.memory - LABELS_ROOM
-    return replace(options, limits=replace(limits, ram=max(left, LABELS_ROOM)))
 
 
 class _Account:
@@ -241,12 +223,12 @@ class _Account:
 
     Attributes:
         report: the account so far.
-        pending: the case whose labels are being written; None if there is none.
+        pending: the cases whose labels are being written, in order.
     """
 
     def __init__(self, total: int, done: CasesDone) -> None:
         self.report = CasesReport()
-        self.pending: tuple[Case, Future[CaseReport]] | None = None
+        self.pending = deque[tuple[Case, Future[CaseReport]]]()
         self._total = total
         self._done = done
 
@@ -255,16 +237,18 @@ class _Account:
         self.report.finished_before.append(case.out)
         self._tell()
 
-    def settle(self) -> None:
-        """Wait until the labels that are being written are complete, or have failed."""
-        pending, self.pending = self.pending, None
-        if pending is None:
-            return
-        case, written = pending
-        with self.failing(case):
-            self.report.reports[case.out] = written.result()
-            log.info("%s", self.report.reports[case.out])
-            self._tell()
+    def settle(self, most: int = 0) -> None:
+        """Note labels that are complete or have failed, in order. Wait until few are left.
+
+        Args:
+            most: the most cases whose labels may still be written.
+        """
+        while self.pending and (len(self.pending) > most or self.pending[0][1].done()):
+            case, written = self.pending.popleft()
+            with self.failing(case):
+                self.report.reports[case.out] = written.result()
+                log.info("%s", self.report.reports[case.out])
+                self._tell()
 
     @contextmanager
     def failing(self, case: Case) -> Iterator[None]:

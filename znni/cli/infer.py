@@ -184,7 +184,7 @@ def infer(
     network = in_windows(_loaded(net), windows)
     begun = _weights_ahead(network, weights, random_weights, out) if alone else None
     from znni.cli.progress import show_progress, telling
-    from znni.inference.api import compute
+    from znni.inference.open_run import compute
     from znni.inference.request import Request, open_input
     from znni.inference.session import Session
     from znni.machine.process_age import process_age

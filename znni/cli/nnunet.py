@@ -126,19 +126,21 @@ def predict(
             "-part_id", help="The part to compute, from 0.", rich_help_panel="Many machines"
         ),
     ] = 0,
-    _preparing: Annotated[
+    preparing: Annotated[
         int,
         typer.Option(
             "-npp",
-            help="Makes no difference: znni chooses its threads itself.",
+            min=0,
+            help="Most cases to prepare at once; fewer on few cores.",
             rich_help_panel="Plan and hardware",
         ),
     ] = 3,
-    _writing: Annotated[
+    writing: Annotated[
         int,
         typer.Option(
             "-nps",
-            help="Makes no difference: znni chooses its threads itself.",
+            min=0,
+            help="Most cases to write at once; fewer on few cores.",
             rich_help_panel="Plan and hardware",
         ),
     ] = 3,
@@ -153,6 +155,7 @@ def predict(
     from znni.cases.folder import cases_in, predict_cases
     from znni.cases.networks import joined
     from znni.cases.results_folder import network_of_results, previous_network
+    from znni.cases.together import Together
     from znni.cli.progress import show_progress
     from znni.core.options import Choices
     from znni.core.run_options import Options
@@ -211,6 +214,7 @@ def predict(
             skip_finished=go_on,
             removing=removing,
             done=done,
+            most=Together(preparing, writing),
         )
     echo(f"{out}: {report}")
     for failure in report.failures:

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
-from znni.core.errors import InvalidInput, ZnniError
+from znni.core.errors import ZnniError
 from znni.core.options import check_keywords
-from znni.core.processors import DeviceKind
-from znni.core.volume import NewOutput, Output, Step
-from znni.engine.blocks import Blocks
-from znni.engine.recheck import recheck
 from znni.engine.report import Report
-from znni.engine.run_state import Progress, RunState, no_progress
-from znni.engine.stage_chain import nothing_to_do
-from znni.engine.stopwatch import Stopwatch
+from znni.engine.run_state import Progress, no_progress
 from znni.inference.inferer import Inferer
-from znni.inference.model_choice import open_faster
-from znni.inference.output_attributes import as_run, provenance
-from znni.inference.parts import memory_ran_out, share_of, why_no_blocks
-from znni.inference.plan_choice import check_choices, tell_nobody
-from znni.inference.planning import accuracy_note, plan, search
-from znni.inference.request import OpenRequest, Request, RunArguments, request_for
-from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
+from znni.inference.open_run import compute
+from znni.inference.planning import plan, search
+from znni.inference.request import RunArguments, request_for
 from znni.inference.session import Session
-from znni.machine.arrays import high_water_mark, reset_high_water_mark
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.network.weights import Weights, load_weights, random_weights
+from znni.network.weights import load_weights, random_weights
 from znni.plans.job_seconds import SecondsAround
-from znni.plans.plan import Plan
-from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
-from znni.volumes.grid_attributes import grid_attributes
-from znni.volumes.locate import open_output, writer_at
-from znni.volumes.writer import Share
 
 __all__ = [
     "Inferer",
@@ -53,12 +32,6 @@ __all__ = [
     "random_weights",
     "search",
 ]
-
-
-log = logging.getLogger("znni")
-
-# Activations whose values are from 0 to 1.
-SHARES = ("sigmoid", "softmax")
 
 
 @checks_types
@@ -141,151 +114,3 @@ def infer(
     check_keywords(infer, RunArguments, options)
     request = request_for(source, network, out, part, **options)
     return compute(request, Session(), waited=waited, progress=progress)()
-
-
-def compute(
-    request: Request,
-    session: Session,
-    *,
-    waited: float | SecondsAround = 0.0,
-    progress: Progress = no_progress,
-    reading: Progress | None = None,
-    opened: Step = nothing_to_do,
-    begun: Callable[[Plan, int, int], None] = tell_nobody,
-) -> Callable[[], Report]:
-    """Run a network over a volume, with the errors of ``infer``.
-
-    Args:
-        request: the run.
-        session: finds the plan and makes it ready. It may wait for the disk in a thread.
-        waited: as for ``infer``.
-        progress: as for ``infer``.
-        reading: called instead while the volume is read for its statistics; None: ``progress``.
-        opened: called when input and output are open, and before anything is computed.
-        begun: called once, before the first block is computed. It takes the plan, the voxels that
-            are written already, and those wanted.
-
-    Returns:
-        A function that waits for the disk, completes the output and returns the report. It is to be
-        called once, and raises ``RunFailed`` if the output cannot be completed.
-    """
-    before = waited if isinstance(waited, SecondsAround) else SecondsAround(start=waited)
-    stopwatch = Stopwatch(before)
-    asked = _open(request, stopwatch)
-    made = request.plan
-    with stopwatch.during("opening"):
-        weights = session.weights_for(asked.network, request.weights, request.random_seed)
-        share = share_of(asked)
-        wanted, output = _open_output(asked, weights, share)
-        if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
-            session.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
-    job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
-    last_steps = list[tuple[Step, Step]]()
-    with _abandoning(output), session.processes.running(), ExitStack() as ending:
-        opened()
-        plan, earlier, asked = agreed_plan(
-            output, made, asked, session.plan_for, stopwatch, reading or progress
-        )
-        with stopwatch.during("opening"):
-            blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
-            expected = session.expected(plan)
-            attributes = provenance(plan, weights, asked, expected)
-            attributes |= grid_attributes(wanted.grid)
-            output.describe(attributes, plan.patch)
-            remaining = remaining_of(output, job, plan, progress, share and share(plan.patch))
-        left = remaining.voxels
-        begun(expected, remaining.total - left, remaining.total)
-        state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
-
-        smaller = partial(_smaller, session, output, asked)
-        runner = session.runner(plan, weights, session.times, asked.stored)
-        compiled_before = compiled_seconds()
-        reset_high_water_mark()
-        spent = recheck(runner, state, output, job, choices.accuracy, smaller)
-        spent += runner.run(state, smaller, last=not session.keeps)
-        gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
-        taken = runner.workers_memory + high_water_mark()
-        measured = as_run(
-            runner.plans, spent + stopwatch.seconds, taken, blocks.skipped, gpu_peak, earlier,
-            output.begun.plan,
-        )  # fmt: skip
-        with stopwatch.during("finishing"):
-            ending.enter_context(session.releasing(runner))
-            output.finish(measured, lambda *both: last_steps.append(both))
-        report = Report(
-            expected, tuple(runner.plans[1:]), left, spent, taken, attributes | measured,
-            accuracy_note(runner.plans[-1], choices.accuracy), remaining.total - left,
-            blocks.skipped, gpu_peak, compiled_seconds() - compiled_before,
-            why_no_blocks(asked, plan),
-        )  # fmt: skip
-        waits = [(session.begin_to_wait(wait), name) for wait, name in last_steps]
-        released = ending.pop_all()
-
-    def complete() -> Report:
-        with stopwatch.during("finishing"):
-            with _abandoning(output), released:
-                for wait, name in waits:
-                    wait()
-                    name()
-            session.done(plan, choices)
-        found = replace(report, time=report.time + stopwatch.seconds)
-        log.info("%s", found)
-        session.note_phases(found, plan, whole=not (made or earlier or share))
-        return found
-
-    return complete
-
-
-def _smaller(
-    session: Session,
-    output: Output,
-    asked: OpenRequest,
-    failed: Plan,
-    short: DeviceKind,
-) -> Plan:
-    """Return the plan that an output goes on with after memory ran out, and note it there.
-
-    Raises:
-        DoesNotFit: there is none, or the output is one of several parts.
-    """
-    if asked.request.part is not None:
-        raise memory_ran_out(failed, short)
-    found = session.smaller(failed, short, asked)
-    output.note_plan(found.to_json())
-    return found
-
-
-@contextmanager
-def _abandoning(output: Output) -> Iterator[None]:
-    """Abandon an output if there is an error, which is told what is left of it."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(output.abandon(resume_advice(error)))
-        raise
-
-
-def _open(request: Request, stopwatch: Stopwatch) -> OpenRequest:
-    """Open a request, and count how long that takes."""
-    with stopwatch.during("opening"):
-        network = request.loaded
-    with stopwatch.during("importing" if network.models else "opening"):
-        return open_faster(replace(request, network=network))
-
-
-def _open_output(
-    asked: OpenRequest, weights: Weights, share: Share | None
-) -> tuple[NewOutput, Output]:
-    """Return the description of an output, and the output, opened."""
-    source, out, mask = asked.request.source, asked.request.out, asked.region.mask
-    wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
-    output: Output
-    try:
-        if share is None:
-            output = open_output(out, source, wanted, mask)
-        else:
-            output = writer_at(out, source, mask).join(wanted, share)
-    except InvalidInput:
-        check_choices(asked)  # a wrong option is reported first: the output may be right
-        raise
-    return wanted, output

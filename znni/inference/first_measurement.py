@@ -28,6 +28,16 @@ MOST_SECONDS = 60.0
 MOST_PLANS = 3
 
 
+def may_be_measured(plan: Plan) -> bool:
+    """Return whether a run is long enough for a measurement before it."""
+    return _budget(plan) >= LEAST_SECONDS
+
+
+def _budget(plan: Plan) -> float:
+    """Return the seconds that are measured for a run, if it is long."""
+    return min(plan.seconds / WORTH, MOST_SECONDS)
+
+
 def fastest_measured(plan: Plan, required: Requirements, make_room: Step) -> Plan:
     """Return the fastest plan for a long run, by times of this machine.
 
@@ -39,8 +49,8 @@ def fastest_measured(plan: Plan, required: Requirements, make_room: Step) -> Pla
         required: requirements that it meets.
         make_room: called before anything is measured, to release what else takes memory.
     """
-    budget = min(plan.seconds / WORTH, MOST_SECONDS)
-    if budget < LEAST_SECONDS or required.choices.costs != "auto" or plan.machine.absent:
+    budget = _budget(plan)
+    if not may_be_measured(plan) or required.choices.costs != "auto" or plan.machine.absent:
         return plan
     begun, compiled = perf_counter(), compiled_seconds()
     with telling_if_long("measuring this machine for the plan"):

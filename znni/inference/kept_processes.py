@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Condition, Lock
@@ -50,18 +50,21 @@ class KeptProcesses:
         key = _computation(plan), kind
         self._end_building()
         with self._changed:
-            found = self._kept.pop(key, None)
-            if found is None:
+            if key in self._kept:  # its memory counts while this waits
+                self._kept.move_to_end(key)
+            else:
                 self.look_up_limits()
-            while not self._fits(plan) and (self._kept or self._beside):
-                if self._kept:
-                    self._kept.popitem(last=False)
-                else:
+            while not self._fits(plan, key):
+                oldest = next(iter(self._kept), key)
+                if oldest != key:
+                    del self._kept[oldest]
+                elif self._beside:
                     self._changed.wait()
-            if found is None:
-                found = prepare(plan)
-            self._kept[key] = found
-        return found
+                else:
+                    break
+            if key not in self._kept:
+                self._kept[key] = prepare(plan)
+            return self._kept[key]
 
     def take(self, plan: Plan, kind: Hashable, prepare: Prepare) -> Processes:
         """Return the processes of a plan, which are kept no longer. All others are released."""
@@ -109,8 +112,8 @@ class KeptProcesses:
     def taking(self, nbytes: int, process: int, allowed: int) -> Iterator[None]:
         """Take memory of the host for other work within a ``with`` block.
 
-        Plans that are kept are released, the oldest first. If that is not enough, this waits for
-        the plan that runs, and for further work. Work never waits if it is alone.
+        This waits for further work first. Then plans that are kept are released, the oldest first.
+        If that is not enough, it waits for the plan that runs. Work never waits if it is alone.
 
         Args:
             nbytes: the bytes of the work.
@@ -119,10 +122,12 @@ class KeptProcesses:
         """
         with self._changed:
             while process + nbytes + self.held(HOST) + self._beside > allowed:
-                if len(self._kept) > self._running:
+                if self._beside:
+                    self._changed.wait()
+                elif len(self._kept) > self._running:
                     self._kept.popitem(last=False)
                     gc.collect()
-                elif self._running or self._beside:
+                elif self._running:
                     self._changed.wait()
                 else:
                     break
@@ -159,13 +164,20 @@ class KeptProcesses:
     def held(self, device: DeviceKind) -> int:
         """Return the bytes of a device that the kept processes take."""
         with self._changed:
-            return sum(_idle_memory(kept.plan, device) for kept in self._kept.values())
+            return _idle_in_all((kept.plan for kept in self._kept.values()), device)
 
-    def _fits(self, plan: Plan) -> bool:
+    def _fits(self, plan: Plan, key: Hashable) -> bool:
         """Return whether a plan runs within the memory allowed, beside all else."""
+        others = [kept.plan for own, kept in self._kept.items() if own != key]
         on_gpu = plan.gpu_memory.total if plan.gpu_memory else 0
-        on_host = plan.memory.total + self.held(HOST) + self._beside
-        return on_host <= self._allowed[HOST] and on_gpu + self.held(GPU) <= self._allowed[GPU]
+        on_host = plan.memory.total + _idle_in_all(others, HOST) + self._beside
+        fits_gpu = on_gpu + _idle_in_all(others, GPU) <= self._allowed[GPU]
+        return on_host <= self._allowed[HOST] and fits_gpu
+
+
+def _idle_in_all(plans: Iterable[Plan], device: DeviceKind) -> int:
+    """Return the most bytes that plans made ready take, beside the process and the weights."""
+    return sum(_idle_memory(plan, device) for plan in plans)
 
 
 def _idle_memory(plan: Plan, device: DeviceKind) -> int:

@@ -18,8 +18,8 @@ from znni.core.options import ACCURACIES, check_keywords
 from znni.core.text import counted, duration
 from znni.core.volume import SAME_COMMAND
 from znni.engine.report import Report
-from znni.inference import api
 from znni.inference.model_choice import open_faster
+from znni.inference.open_run import compute
 from znni.inference.planning import accuracy_of
 from znni.inference.request import OpenRequest, Request, RunArguments, request_for
 from znni.inference.resuming import identified
@@ -178,7 +178,7 @@ def compute_many(
             check_finished(asked, weights)
             account.finished_before(source)
             return
-        account.computed(source, api.compute(request, session, opened=account.settle))
+        account.computed(source, compute(request, session, opened=account.settle))
 
     try:
         for source, each in requests.items():

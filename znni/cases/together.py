@@ -1,0 +1,69 @@
+"""How many cases are prepared and written at the same time, and the memory that this leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from znni.core.options import Choices
+from znni.core.run_options import Options
+from znni.inference.exporting import LABELS_ROOM
+from znni.inference.plan_choice import machine_here
+
+CORES_OF_ONE = 4  # that a case keeps at work while it is prepared or written, about
+SHARE = 8  # of the memory allowed, one part in so many may be for writing
+
+
+class Together(NamedTuple):
+    """The most cases that are worked on at the same time.
+
+    Attributes:
+        preparing: those that are prepared.
+        writing: those whose labels are written.
+    """
+
+    preparing: int
+    writing: int
+
+
+THREE_EACH = Together(3, 3)  # as nnU-Net has it
+
+
+def together(limits: Choices, most: Together) -> Together:
+    """Return how many cases are worked on at the same time, by cores and memory.
+
+    Each case that is prepared also waits for memory. So this number only bounds it.
+
+    Args:
+        limits: what plans may use.
+        most: what the user allows.
+    """
+    host = machine_here(limits).host
+    by_cores = host.threads // CORES_OF_ONE
+    by_memory = host.memory // SHARE // LABELS_ROOM
+    return Together(
+        max(1, min(most.preparing, by_cores)), max(1, min(most.writing, by_cores, by_memory))
+    )
+
+
+def beside_writing(options: Options, cases: int) -> Options:
+    """Return options that leave memory to write the labels of some cases.
+
+    If the user gives no limit, znni leaves enough of the available memory anyway.
+    """
+    limits = options.limits
+    if limits.ram is None:
+        return options
+    left = machine_here(limits).host.memory - cases * LABELS_ROOM
+    return replace(options, limits=replace(limits, ram=max(left, LABELS_ROOM)))
+
+
+def with_limit(options: Options) -> Options:
+    """Return options with a limit of the host's memory: by default what is there now.
+
+    A limit that is looked up beside a running case would leave out what this process has.
+    """
+    limits = options.limits
+    if limits.ram is not None:
+        return options
+    return replace(options, limits=replace(limits, ram=machine_here(limits).host.memory))

@@ -1,0 +1,231 @@
+"""One run in three parts: open everything and find a plan, compute blocks, complete the output.
+
+Each part may be called in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from znni.core.errors import InvalidInput
+from znni.core.processors import DeviceKind
+from znni.core.volume import NewOutput, Output, Step
+from znni.engine.blocks import Blocks
+from znni.engine.recheck import recheck
+from znni.engine.report import Report
+from znni.engine.run_state import Progress, RunState, no_progress
+from znni.engine.stage_chain import nothing_to_do
+from znni.engine.stopwatch import Stopwatch
+from znni.inference.model_choice import open_faster
+from znni.inference.output_attributes import as_run, provenance
+from znni.inference.parts import memory_ran_out, share_of, why_no_blocks
+from znni.inference.plan_choice import check_choices, tell_nobody
+from znni.inference.planning import accuracy_note
+from znni.inference.request import OpenRequest, Request
+from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
+from znni.inference.session import Session
+from znni.machine.arrays import high_water_mark, reset_high_water_mark
+from znni.network.weights import Weights
+from znni.plans.job_seconds import SecondsAround
+from znni.plans.plan import Plan
+from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
+from znni.volumes.grid_attributes import grid_attributes
+from znni.volumes.locate import open_output, writer_at
+from znni.volumes.writer import Share
+
+log = logging.getLogger("znni")
+
+# Activations whose values are from 0 to 1.
+SHARES = ("sigmoid", "softmax")
+
+
+def compute(
+    request: Request,
+    session: Session,
+    *,
+    waited: float | SecondsAround = 0.0,
+    progress: Progress = no_progress,
+    reading: Progress | None = None,
+    opened: Step = nothing_to_do,
+    begun: Callable[[Plan, int, int], None] = tell_nobody,
+) -> Callable[[], Report]:
+    """Run a network over a volume, with the errors of ``infer``.
+
+    Args:
+        request: the run.
+        session: finds the plan and makes it ready. It may wait for the disk in a thread.
+        waited: as for ``infer``.
+        progress: as for ``infer``.
+        reading: called instead while the volume is read for its statistics; None: ``progress``.
+        opened: called when input and output are open, and before anything is computed.
+        begun: called once, before the first block is computed. It takes the plan, the voxels that
+            are written already, and those wanted.
+
+    Returns:
+        A function that waits for the disk, completes the output and returns the report. It is to be
+        called once, and raises ``RunFailed`` if the output cannot be completed.
+    """
+    run = OpenRun(request, session, waited, progress, reading, opened)
+    return run.compute(begun)
+
+
+class OpenRun:
+    """A run whose input and output are open, and whose plan is found.
+
+    Arguments and errors are those of ``compute``. ``close`` gives up a run that is not computed.
+
+    Attributes:
+        plan: the plan.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        session: Session,
+        waited: float | SecondsAround = 0.0,
+        progress: Progress = no_progress,
+        reading: Progress | None = None,
+        opened: Step = nothing_to_do,
+    ) -> None:
+        before = waited if isinstance(waited, SecondsAround) else SecondsAround(start=waited)
+        self._request, self._session, self._progress = request, session, progress
+        self._stopwatch = stopwatch = Stopwatch(before)
+        asked = _open(request, stopwatch)
+        with stopwatch.during("opening"):
+            weights = session.weights_for(asked.network, request.weights, request.random_seed)
+            self._share = share = share_of(asked)
+            wanted, self._output = _open_output(asked, weights, share)
+            if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
+                session.warn(
+                    "uint8 output holds 0 to 1; what the network gives beyond that is clipped"
+                )
+        self._weights, job, output = weights, asked.job, self._output
+        with self._abandoning():
+            opened()
+            self.plan, self._earlier, self._asked = agreed_plan(
+                output, request.plan, asked, session.plan_for, stopwatch, reading or progress
+            )
+            with stopwatch.during("opening"):
+                found = self._asked
+                self._blocks = Blocks(found.volume, job, found.network, weights, found.mask)
+                self._expected = session.expected(self.plan)
+                self._attributes = provenance(self.plan, weights, found, self._expected)
+                self._attributes |= grid_attributes(wanted.grid)
+                output.describe(self._attributes, self.plan.patch)
+                boxes = share and share(self.plan.patch)
+                self._remaining = remaining_of(output, job, self.plan, progress, boxes)
+
+    def compute(
+        self, begun: Callable[[Plan, int, int], None] = tell_nobody
+    ) -> Callable[[], Report]:
+        """Compute all blocks, and return what completes the output. See ``compute`` above."""
+        session, stopwatch, output, plan = self._session, self._stopwatch, self._output, self.plan
+        asked, blocks, remaining = self._asked, self._blocks, self._remaining
+        last_steps = list[tuple[Step, Step]]()
+        with self._abandoning(), session.processes.running(), ExitStack() as ending:
+            left = remaining.voxels
+            begun(self._expected, remaining.total - left, remaining.total)
+            state = RunState(
+                blocks, output, asked.stored.dtype, remaining, self._progress, asked.labels
+            )
+            smaller = partial(_smaller, session, output, asked)
+            runner = session.runner(plan, self._weights, session.times, asked.stored)
+            compiled_before = compiled_seconds()
+            reset_high_water_mark()
+            spent = recheck(runner, state, output, asked.job, asked.choices.accuracy, smaller)
+            spent += runner.run(state, smaller, last=not session.keeps)
+            gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
+            taken = runner.workers_memory + high_water_mark()
+            measured = as_run(
+                runner.plans, spent + stopwatch.seconds, taken, blocks.skipped, gpu_peak,
+                self._earlier, output.begun.plan,
+            )  # fmt: skip
+            with stopwatch.during("finishing"):
+                ending.enter_context(session.releasing(runner))
+                output.finish(measured, lambda *both: last_steps.append(both))
+            note = accuracy_note(runner.plans[-1], asked.choices.accuracy)
+            report = Report(
+                self._expected, tuple(runner.plans[1:]), left, spent, taken,
+                self._attributes | measured, note, remaining.total - left, blocks.skipped, gpu_peak,
+                compiled_seconds() - compiled_before, why_no_blocks(asked, plan),
+            )  # fmt: skip
+            waits = [(session.begin_to_wait(wait), name) for wait, name in last_steps]
+            released = ending.pop_all()
+
+        def complete() -> Report:
+            with stopwatch.during("finishing"):
+                with self._abandoning(), released:
+                    for wait, name in waits:
+                        wait()
+                        name()
+                session.done(plan, asked.choices)
+            found = replace(report, time=report.time + stopwatch.seconds)
+            log.info("%s", found)
+            is_whole = not (self._request.plan or self._earlier or self._share)
+            session.note_phases(found, plan, whole=is_whole)
+            return found
+
+        return complete
+
+    def close(self) -> None:
+        """Give up a run that is not computed. What an earlier run has finished stays."""
+        self._output.abandon()
+
+    @contextmanager
+    def _abandoning(self) -> Iterator[None]:
+        """Abandon the output if there is an error, which is told what is left of it."""
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(self._output.abandon(resume_advice(error)))
+            raise
+
+
+def _smaller(
+    session: Session,
+    output: Output,
+    asked: OpenRequest,
+    failed: Plan,
+    short: DeviceKind,
+) -> Plan:
+    """Return the plan that an output goes on with after memory ran out, and note it there.
+
+    Raises:
+        DoesNotFit: there is none, or the output is one of several parts.
+    """
+    if asked.request.part is not None:
+        raise memory_ran_out(failed, short)
+    found = session.smaller(failed, short, asked)
+    output.note_plan(found.to_json())
+    return found
+
+
+def _open(request: Request, stopwatch: Stopwatch) -> OpenRequest:
+    """Open a request, and count how long that takes."""
+    with stopwatch.during("opening"):
+        network = request.loaded
+    with stopwatch.during("importing" if network.models else "opening"):
+        return open_faster(replace(request, network=network))
+
+
+def _open_output(
+    asked: OpenRequest, weights: Weights, share: Share | None
+) -> tuple[NewOutput, Output]:
+    """Return the description of an output, and the output, opened."""
+    source, out, mask = asked.request.source, asked.request.out, asked.region.mask
+    wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
+    output: Output
+    try:
+        if share is None:
+            output = open_output(out, source, wanted, mask)
+        else:
+            output = writer_at(out, source, mask).join(wanted, share)
+    except InvalidInput:
+        check_choices(asked)  # a wrong option is reported first: the output may be right
+        raise
+    return wanted, output
