@@ -45,7 +45,11 @@ def verified(folder: Path, net: Network, affine: Any = None, voxels: int = 24) -
     case = Case((write(folder / "scan.nii.gz", values, affine),), folder / "labels.nii.gz")
     weights = random_weights(net, 7)
     predict(case, net, weights, Session(), OPTIONS)
-    found = verify_case(case, net, weights, voxels=voxels, seed=1)
+    told: list[tuple[int, int]] = []
+    found = verify_case(
+        case, net, weights, voxels=voxels, seed=1, progress=lambda *both: told.append(both)
+    )
+    assert told == [(done, len(told) - 1) for done in range(len(told))]
     assert sorted(path.name for path in folder.iterdir()) == ["labels.nii.gz", "scan.nii.gz"]
     return found
 

@@ -37,6 +37,7 @@ from znni.components.rules import Rule
 from znni.core.array_like import ArrayLike
 from znni.core.background import meanwhile
 from znni.core.errors import InvalidInput
+from znni.core.logged import MINUTE
 from znni.core.run_options import Options
 from znni.core.text import duration
 from znni.engine.backends.registry import backend_of
@@ -325,6 +326,9 @@ class CaseRun:
         if not self._out(number).exists():
             self._complete()
             run = self._opened.pop(number, None) or self._open(number)
+            if run.plan.seconds > MINUTE:
+                name, about = run.plan.network.name, duration(run.plan.seconds)
+                self._session.warn(f"network {name} takes about {about} for the scan")
             self._pending = run.compute()
         self._steps.done("network")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,12 +17,13 @@ from znni.cases.preparation import preparation_for, running, stored_values, unit
 from znni.cases.reference import ResampledScan, ScanInMemory
 from znni.cases.scan import Scan, open_scan
 from znni.core.errors import InvalidInput
+from znni.core.logged import telling_if_long
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.engine.labels import labels_for
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.tiles import windows_over
-from znni.inference.brute_force import WindowsAt
+from znni.inference.brute_force import WindowsAt, windows_at
 from znni.inference.verify import tolerance, warn_of_time
 from znni.network.case_rules import ScaleRange
 from znni.network.network import Network
@@ -98,7 +100,7 @@ def verify_case(
         weights: its parameters.
         voxels: the number of voxels.
         seed: the seed of the choice of voxels; None: a new one.
-        progress: called with the voxels that are done, and all voxels.
+        progress: called with the windows that are computed, and all of them.
 
     Raises:
         InvalidInput: scan, labels or network cannot be used, the labels have other voxels, or they
@@ -114,20 +116,30 @@ def verify_case(
     if seed is None:
         seed = int(np.random.default_rng().integers(2**32))
     generator = np.random.default_rng(seed)
-    with TemporaryDirectory(dir=case.out.parent, prefix=".znni-") as folder:
+    with (
+        telling_if_long("reading the scan and its labels"),
+        TemporaryDirectory(dir=case.out.parent, prefix=".znni-") as folder,
+    ):
         scan = open_scan(case.files, rules, Path(folder), unit_of(network))
         labels = _labels(case.out, scan, rule.features(network.out_features))
         known = ScanInMemory(scan, network)
         prepared = preparation_for(scan, known.network, Path(folder))
     over = running(prepared)
-    over = replace(over, window=windows_over(over, prepared.image.target))
-    compute = WindowsAt(over, parameters, ResampledScan(known, prepared.image))
+    window = windows_over(over, prepared.image.target)
+    over = replace(over, window=window)
     chosen = _voxels(labels, voxels, generator)
-    inside = [at for at in chosen if Box(at, at + 1).within(known.crop)]
-    warn_of_time(over, [at - known.crop.start for at in inside])
+    inside = [at - known.crop.start for at in chosen if Box(at, at + 1).within(known.crop)]
+    warn_of_time(over, inside)
+    total, computed = windows_at(window, inside) * len(window.flips), count(1)
+
+    def tell() -> None:
+        progress(next(computed), total)
+
+    progress(0, total)
+    compute = WindowsAt(over, parameters, ResampledScan(known, prepared.image), tell)
     outside = ties = 0
     wrong: list[Vec3] = []
-    for number, at in enumerate(chosen, start=1):
+    for at in chosen:
         stored = labels.read(Box(at, at + 1))[:, 0, 0, 0][np.newaxis]
         if not Box(at, at + 1).within(known.crop):
             outside += 1
@@ -138,7 +150,6 @@ def verify_case(
             near = 2 * tolerance(over, "float32", largest)
             ties += 0 < misfit <= near
             wrong += [at] * (not misfit <= near)
-        progress(number, len(chosen))
     first = _as_stored(wrong[0], scan) if wrong else None
     return CaseVerification(case.out, len(chosen), outside, ties, len(wrong), first, seed)
 

@@ -93,7 +93,7 @@ def verify_labels(
     from znni.core.errors import OutputDiffers
 
     networks, case = networks_at(net), Case(tuple(files), out)
-    with show_progress() as progress:
+    with show_progress("windows") as progress:
         found = verify_case(
             case, networks, networks.weights(weights), voxels=voxels, seed=seed, progress=progress
         )

@@ -10,7 +10,8 @@ from threading import Event, Thread
 
 log = logging.getLogger("znni")
 
-# Where work that takes long says so. The command line shows it on a terminal.
+# Where work that takes long says so. The command line shows it on a terminal, and elsewhere what
+# takes minutes.
 log_of_waits = logging.getLogger("znni.waits")
 
 # What a run does before it computes, if its network normalizes by the whole volume.
@@ -18,6 +19,7 @@ READING = "reading the volume for its statistics"
 
 # Seconds after which work takes long: users begin to wonder what it does.
 LONG_SECONDS = 2.0
+MINUTE = 60
 
 
 @cache
@@ -48,4 +50,5 @@ def _tell(work: str, over: Event) -> None:
     while not over.wait(rest):
         spent += rest
         rest = spent
-        log_of_waits.info("%s, %.0f s so far", work, spent)
+        level = logging.WARNING if spent >= MINUTE else logging.INFO
+        log_of_waits.log(level, "%s, %.0f s so far", work, spent)

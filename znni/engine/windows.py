@@ -164,6 +164,10 @@ class BlendedWindows:
         self._used = used.slices
         self._inside = used.shifted(ZERO - seen.start).slices
 
+    def begin_volume(self) -> None:
+        """Forget the sums that are kept: the next block is of another volume."""
+        self._kept = None
+
     def __call__(
         self,
         block: Block,

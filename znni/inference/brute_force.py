@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
+from znni.core.volume import Step
+from znni.engine.stage_chain import nothing_to_do
 from znni.network.geometry import reads_of, whole_sizes
 from znni.network.layers import Conv, ConvTranspose, Layer, Model, Normalize, Pool, Weighted
 from znni.network.network import Network
@@ -84,13 +86,19 @@ def multiplications_at(network: Network, places: Sequence[Vec3]) -> int:
     """
     if network.window is None:
         return len(places) * _multiplications_at_voxel(network)
+    computed = windows_at(network.window, places)
+    return computed * _multiplications_of_window(network, network.window)
+
+
+def windows_at(window: Window, places: Sequence[Vec3]) -> int:
+    """Return the windows to compute for voxels one after another, without mirrored copies."""
     computed, kept = 0, list[Vec3]()
     for at in places:
-        for voxel in _blended_at(network.window, at):
-            starts = list(network.window.touching(Box(voxel, voxel + 1)))
+        for voxel in _blended_at(window, at):
+            starts = list(window.touching(Box(voxel, voxel + 1)))
             computed += sum(start not in kept for start in starts)
             kept = starts or kept
-    return computed * _multiplications_of_window(network, network.window)
+    return computed
 
 
 def _blended_at(window: Window, at: Vec3) -> list[Vec3]:
@@ -209,14 +217,20 @@ class WindowsAt:
         network: the network, with windows over a volume.
         weights: its parameters.
         seen: function that returns what windows see in a box of the volume (f, z, y, x).
+        computed: called after each window, and after each mirrored copy.
     """
 
     def __init__(
-        self, network: Network, weights: Weights, seen: Callable[[Box], NDArray[np.floating]]
+        self,
+        network: Network,
+        weights: Weights,
+        seen: Callable[[Box], NDArray[np.floating]],
+        computed: Step = nothing_to_do,
     ) -> None:
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows")
         self._network, self._weights, self._seen = network, weights, seen
+        self._computed_one = computed
         self._window = network.window
         self._importance = network.window.importance().astype(np.float64)
         self._kept: dict[Vec3, list[Float64]] = {}
@@ -256,6 +270,7 @@ class WindowsAt:
             flipped = tuple(axis + 1 for axis in axes)
             made = exact(self._network, self._weights, np.flip(seen, flipped))
             self._kept[start].append(np.flip(made, flipped))
+            self._computed_one()
         return self._kept[start]
 
 

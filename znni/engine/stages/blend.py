@@ -73,8 +73,9 @@ class Blend(StageModel):
         """Return the bytes of the input of windows, of their sums and of the mask.
 
         The stored values are made of the sums before the next block begins. A GPU holds the sums
-        itself, and returns the means. Sums for the next block along x lie beside those of the
-        block, and are copied then. float32 is written from the array of the sums.
+        itself, and returns the means, or the labels that they give. Sums for the next block along x
+        lie beside those of the block, and are copied then. float32 is written from the array of the
+        sums.
         """
         network, window = run.network, run.network.window
         if not window:
@@ -84,6 +85,8 @@ class Blend(StageModel):
             returned = bytes_returned(run, each)
             return run.workers * (FLOAT_BYTES * each.at_once + returned + masks)
         seen = larger(each.values_in, each.at_once)
+        if run.on_gpu and run.labels_on_gpu:
+            return FLOAT_BYTES * (seen + window.size.volume) + each.voxels
         kept = 0 if run.uses_gpu else each.tail
         a_sum = (network.blended_features + 1) * FLOAT_BYTES
         sums = a_sum * (each.blended + 2 * kept) + each.voxels

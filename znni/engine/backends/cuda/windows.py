@@ -90,6 +90,7 @@ class DeviceWindows(DeviceLayers):
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows; use DeviceLayers")
         self._patch = plan.patch
+        self._blended: BlendedWindows | None = None
         self._resampling: DeviceResampling | None = None
         self._threads = plan.machine.host.threads
         with device_errors(self._name), self._compute:
@@ -98,8 +99,8 @@ class DeviceWindows(DeviceLayers):
 
     def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Stage]:
         """Return two stages, for blocks of several windows: queueing, and waiting."""
-        with device_errors(self._name):
-            blended = BlendedWindows(self._network, self._patch, pinned)
+        blended = self._blended_windows()
+        blended.begin_volume()
 
         def launch(block: Block) -> _Queued:
             return self._launch_windows(blended, block)
@@ -119,6 +120,13 @@ class DeviceWindows(DeviceLayers):
             )
 
         return [launch, finish]
+
+    def _blended_windows(self) -> BlendedWindows:
+        """Return what computes blocks. It keeps its array, because to lock pages takes long."""
+        if self._blended is None:
+            with device_errors(self._name):
+                self._blended = BlendedWindows(self._network, self._patch, pinned)
+        return self._blended
 
     def _launch_windows(self, blended: BlendedWindows, block: Block) -> _Queued:
         """Queue all windows of a block, and wait until the last one's input is copied.
