@@ -197,6 +197,32 @@ def test_a_case_ahead_waits_if_there_is_no_memory(
     assert not any(memory)
 
 
+def test_networks_of_two_cases_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: while the blocks of a case are written, those of the next one are computed."""
+    net, cases = folder_of_cases(tmp_path, "abcde")
+    expected = {
+        case.out.name: run(net, case.files, tmp_path / f"alone-{case.out.name}") for case in cases
+    }
+    damaged = cases[2].files[0]
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    monkeypatch.setattr(folder_module, "computed_at_once", lambda _: 2)
+    threads = set[str]()
+    compute = OpenRun.compute
+
+    def noted(self: OpenRun) -> Any:
+        threads.add(threading.current_thread().name)
+        return compute(self)
+
+    monkeypatch.setattr(OpenRun, "compute", noted)
+    report = predict_cases(cases, net, OPTIONS)
+    assert [failure.source for failure in report.failures] == [str(damaged)]
+    assert list(report.reports) == [case.out for case in (*cases[:2], *cases[3:])]
+    for path in report.reports:
+        found = np.asarray(nibabel.load(path).dataobj).T
+        np.testing.assert_array_equal(found, expected[path.name])
+    assert all(name.startswith("znni-network") for name in threads)
+
+
 def test_several_cases_are_prepared_and_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +279,11 @@ def test_only_several_cases_keep_their_plans(
     assert [session.keeps for session in sessions] == [False, True]
 
 
-def test_a_stopped_folder_lets_its_cases_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_stopped_folder_lets_its_cases_go(
+    tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "computed_at_once", lambda _: at_once)
     net, cases = folder_of_cases(tmp_path)
 
     def stopped(step: str, _done: int, _total: int) -> None:

@@ -80,6 +80,32 @@ def test_other_work_waits_for_the_plan_that_runs(kept: KeptProcesses) -> None:
     taker.join()
 
 
+def test_the_next_run_begins_when_all_blocks_are_computed(kept: KeptProcesses) -> None:
+    """A plan that is still written from is not released for the next one."""
+    order: list[str] = []
+
+    def next_run() -> None:
+        with kept.running():
+            order.append("next begins")
+            ready(kept, "next", 600)
+            order.append("next is ready")
+
+    other = threading.Thread(target=next_run, daemon=True)
+    with kept.running() as let_next:
+        ready(kept, "runs", 500)
+        other.start()
+        other.join(0.1)
+        order.append("all are computed")
+        let_next()
+        other.join(0.2)
+        assert other.is_alive()
+        assert kept.held(HOST) == 500
+        order.append("all are written")
+    other.join(60)
+    assert order == ["all are computed", "next begins", "all are written", "next is ready"]
+    assert kept.held(HOST) == 600
+
+
 def test_a_plan_waits_for_other_work(kept: KeptProcesses) -> None:
     taker = Taker(kept, 500)
     assert taker.has_it.wait(60)

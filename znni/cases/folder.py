@@ -1,7 +1,7 @@
 """Folders of cases: find the files of each case, and compute them.
 
-Threads prepare the next cases and write the labels of the cases before, while one thread runs the
-networks of a case.
+Threads prepare the next cases and write the labels of the cases before, while the networks of a
+case run. On a GPU, the networks of two cases take turns, each in a thread.
 """
 
 from __future__ import annotations
@@ -13,17 +13,26 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from threading import Event
 from time import perf_counter
+from typing import TypeVar
 
 from znni.cases.case import CaseReport, CaseRun
 from znni.cases.case_folder import Case, discard_left
 from znni.cases.memory import KnownRooms
 from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.steps import StepProgress, no_step_progress
-from znni.cases.together import THREE_EACH, Together, beside_writing, together, with_limit
+from znni.cases.together import (
+    THREE_EACH,
+    Together,
+    beside_writing,
+    computed_at_once,
+    together,
+    with_limit,
+)
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
@@ -33,9 +42,11 @@ from znni.inference.session import Session
 from znni.network.case_rules import CaseRules
 from znni.network.network import Network
 
+Result = TypeVar("Result")
+
 log = logging.getLogger("znni")
 
-PREPARING = ("reading", "resampling")  # steps that end when the user stops the run
+ENDING = ("reading", "resampling", "network")  # steps that end when the user stops the run
 
 # Called with the number of cases done, and the number of all cases.
 CasesDone = Callable[[int, int], None]
@@ -160,35 +171,62 @@ def predict_cases(
     stopped, known = Event(), KnownRooms()
 
     def told(step: str, done: int, total: int) -> None:
-        if stopped.is_set() and step in PREPARING:
+        if stopped.is_set() and step in ENDING:
             raise KeyboardInterrupt
         progress(step, done, total)
 
     def begun_run(case: Case) -> CaseRun:
         return CaseRun(case, asked, weights, session, options, told, removing, known)
 
+    def compute(run: CaseRun, prepared: Future[None]) -> Future[CaseReport]:
+        prepared.result()
+        run.compute()
+        return writing.submit(run.write)
+
+    at_once = computed_at_once(options.limits)
     with (
         ThreadPoolExecutor(most.preparing, "znni-read") as reading,
+        ThreadPoolExecutor(at_once, "znni-network") as networks_of,
         ThreadPoolExecutor(most.writing, "znni-write") as writing,
     ):
         try:
             runs = _prepared_ahead(map(begun_run, left), reading, most.preparing)
             with closing(runs):
                 for run, prepared in runs:
-                    with account.failing(run.case):
-                        prepared.result()
-                        run.compute()
-                        account.settle(most.writing - 1)
-                        account.pending.append((run.case, writing.submit(run.write)))
+                    if at_once > 1:
+                        computed = networks_of.submit(compute, run, prepared)
+                    else:
+                        computed = _done_here(partial(compute, run, prepared))
+                    computed.add_done_callback(partial(_close_cancelled, run))
+                    account.pending.append((run.case, computed))
+                    account.settle(most.writing + at_once - 1)
             account.settle()
         except BaseException:
             stopped.set()
+            networks_of.shutdown(cancel_futures=True)
             raise
         finally:
             reading.shutdown()
+            networks_of.shutdown()
             session.close()
     account.report.seconds = perf_counter() - begun
     return account.report
+
+
+def _done_here(work: Callable[[], Result]) -> Future[Result]:
+    """Return the result of work that is done in this thread, or its error."""
+    done = Future[Result]()
+    try:
+        done.set_result(work())
+    except ERRORS as error:
+        done.set_exception(error)
+    return done
+
+
+def _close_cancelled(run: CaseRun, computed: Future[Future[CaseReport]]) -> None:
+    """Let other runs take the folder of a case whose networks will not run."""
+    if computed.cancelled():
+        run.close()
 
 
 def _prepared_ahead(
@@ -214,6 +252,11 @@ def _prepared_ahead(
             prepared.add_done_callback(release)
 
 
+def _is_over(computed: Future[Future[CaseReport]]) -> bool:
+    """Return whether a case has failed, or its labels are complete."""
+    return computed.done() and (computed.exception() is not None or computed.result().done())
+
+
 class _Account:
     """The account of cases while they are computed.
 
@@ -223,12 +266,13 @@ class _Account:
 
     Attributes:
         report: the account so far.
-        pending: the cases whose labels are being written, in order.
+        pending: the cases that are computed or written, in order, each with what waits for the
+            networks, and then for its labels.
     """
 
     def __init__(self, total: int, done: CasesDone) -> None:
         self.report = CasesReport()
-        self.pending = deque[tuple[Case, Future[CaseReport]]]()
+        self.pending = deque[tuple[Case, Future[Future[CaseReport]]]]()
         self._total = total
         self._done = done
 
@@ -241,12 +285,12 @@ class _Account:
         """Note labels that are complete or have failed, in order. Wait until few are left.
 
         Args:
-            most: the most cases whose labels may still be written.
+            most: the most cases that may still be computed or written.
         """
-        while self.pending and (len(self.pending) > most or self.pending[0][1].done()):
-            case, written = self.pending.popleft()
+        while self.pending and (len(self.pending) > most or _is_over(self.pending[0][1])):
+            case, computed = self.pending.popleft()
             with self.failing(case):
-                self.report.reports[case.out] = written.result()
+                self.report.reports[case.out] = computed.result().result()
                 log.info("%s", self.report.reports[case.out])
                 self._tell()
 

@@ -1,4 +1,4 @@
-"""How many cases are prepared and written at the same time, and the memory that this leaves."""
+"""The numbers of cases that are prepared and written at the same time, and the memory for that."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ def together(limits: Choices, most: Together) -> Together:
     return Together(
         max(1, min(most.preparing, by_cores)), max(1, min(most.writing, by_cores, by_memory))
     )
+
+
+def computed_at_once(limits: Choices) -> int:
+    """Return how many cases are in their networks at the same time: two if there is a GPU.
+
+    The GPU then computes one while the other begins or ends. A processor has nothing to wait for.
+    """
+    return 2 if machine_here(limits).gpus else 1
 
 
 def beside_writing(options: Options, cases: int) -> Options:

@@ -43,7 +43,14 @@ class VolumeRunner:
         self._prepare = prepare
         self._processes: Processes | None = None
 
-    def run(self, state: RunState, smaller: Smaller, *, last: bool = False) -> JobSeconds:
+    def run(
+        self,
+        state: RunState,
+        smaller: Smaller,
+        *,
+        last: bool = False,
+        computed: Callable[[], None] | None = None,
+    ) -> JobSeconds:
         """Compute what is left of a job with ``run_volume``, and return where the time went.
 
         Processes made ready for one job are kept for the next.
@@ -52,6 +59,7 @@ class VolumeRunner:
             state: what is left of the job.
             smaller: finds the plan to go on with.
             last: whether no run follows, as for ``run_volume``.
+            computed: as for ``run_volume``.
         """
         remaining, stopwatch = state.remaining, Stopwatch()
 
@@ -60,7 +68,7 @@ class VolumeRunner:
             try:
                 with stopwatch.during("building"):
                     processes = self._processes = self._processes or self._prepare(self.plans[-1])
-                run_volume(state, processes, stopwatch, last=last)
+                run_volume(state, processes, stopwatch, last=last, computed=computed)
             except MemoryError as error:
                 return GPU if isinstance(error, OutOfDeviceMemory) else HOST
             return None

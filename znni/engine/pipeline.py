@@ -184,7 +184,12 @@ class ThisProcess:
 
 
 def run_volume(
-    state: RunState, processes: Processes, stopwatch: Stopwatch, *, last: bool = False
+    state: RunState,
+    processes: Processes,
+    stopwatch: Stopwatch,
+    *,
+    last: bool = False,
+    computed: Callable[[], None] | None = None,
 ) -> None:
     """Compute what is left of a job block by block, and write each output voxel once.
 
@@ -201,10 +206,12 @@ def run_volume(
         processes: compute the blocks.
         stopwatch: learns where the time goes.
         last: whether no run follows. Then each process ends while its last blocks are written.
+        computed: called once all blocks are computed. The last ones may not be written yet, and
+            another run may begin with the same processes. None: nothing is called.
     """
     plan, writing, clocks = processes.plan, Lock(), list[Stopwatch]()
     reads, moments = SharedStopwatch(), Moments()
-    finishing = works(state, plan.network, "computing")
+    finishing = [*works(state, plan.network, "computing"), *_after_all(state, plan, computed)]
     store = in_turn(_timed(stopwatch, "writing", works(state, plan.network, "writing")))
 
     def write(block: Block) -> None:
@@ -225,7 +232,7 @@ def run_volume(
             moments.note(f"process {process + 1} has its first block")
             return block
 
-        def computed(block: Block) -> Block:
+        def noted(block: Block) -> Block:
             moments.note(f"process {process + 1} has computed its first block")
             last_blocks.computed(process)
             return block
@@ -233,7 +240,7 @@ def run_volume(
         def others() -> list[Work]:
             *before, final = map(through, slot.stages())
             finish = _timed(finished, "host_layers", finishing)
-            return [*before, in_turn([final, computed, *finish]), write]
+            return [*before, in_turn([final, noted, *finish]), write]
 
         if slot.one_at_a_time:
             return StageChain(
@@ -275,6 +282,25 @@ def run_volume(
         stopwatch.add("reading", reads.seconds)
         # Slots finish blocks at the same time, so their seconds are not added up.
         stopwatch.add("host_layers", fmean(clock.of("host_layers") for clock in clocks))
+
+
+def _after_all(state: RunState, plan: Plan, then: Callable[[], None] | None) -> list[Work]:
+    """Return works that change no block. After all blocks they call a function, if there is one."""
+    if then is None:
+        return []
+    left = sum(1 for _ in state.remaining.tiles(plan.patch, swept=plan.is_swept))
+    counting = Lock()
+
+    def work(block: Block) -> Block:
+        nonlocal left
+        with counting:
+            left -= 1
+            is_last = left == 0
+        if is_last:
+            then()
+        return block
+
+    return [work]
 
 
 def _timed(stopwatch: Stopwatch, stage: ReportStage, works: Sequence[Work]) -> list[Work]:

@@ -7,10 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Condition, Lock
+from threading import Condition, Lock, get_ident
 
 from znni.core.options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
+from znni.core.volume import Step
 from znni.engine.pipeline import Processes
 from znni.inference.plan_choice import machine_here
 from znni.network.network import Network
@@ -22,8 +23,8 @@ Prepare = Callable[[Plan], Processes]
 class KeptProcesses:
     """Prepared plans that are kept. All of them count towards the memory allowed.
 
-    The plan that was used longest ago is released first. One thread runs plans. Other threads may
-    take memory beside them, and wait until there is enough.
+    The plan that was used longest ago is released first. Threads run plans in turn. Other threads
+    may take memory beside them, and wait until there is enough.
 
     Args:
         choices: the limits for all plans together.
@@ -34,7 +35,8 @@ class KeptProcesses:
         self._allowed: dict[DeviceKind, int] = {}
         self._kept: OrderedDict[Hashable, Processes] = OrderedDict()
         self._beside = 0  # bytes of the host that other work takes
-        self._running = False  # then what was used last is in use
+        self._turn = Lock()  # of the run whose blocks are computed
+        self._running: dict[int, Hashable] = {}  # by thread, what a run uses; None: nothing yet
         self._used = False
         self._changed = Condition()
         self._building = Lock()
@@ -54,11 +56,14 @@ class KeptProcesses:
                 self._kept.move_to_end(key)
             else:
                 self.look_up_limits()
+            if (thread := get_ident()) in self._running:
+                self._running[thread] = key
             while not self._fits(plan, key):
-                oldest = next(iter(self._kept), key)
-                if oldest != key:
-                    del self._kept[oldest]
-                elif self._beside:
+                in_use = {key, *self._running.values()}
+                unused = [kept for kept in self._kept if kept not in in_use]
+                if unused:
+                    del self._kept[unused[0]]
+                elif self._beside or len(in_use & self._kept.keys() - {key}):
                     self._changed.wait()
                 else:
                     break
@@ -98,14 +103,30 @@ class KeptProcesses:
             self._used = True
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Keep a plan that runs within a ``with`` block from being released for other work."""
-        self._running = True
+    def running(self) -> Iterator[Step]:
+        """Run a plan within a ``with`` block, after the run before has let this one begin.
+
+        The plan is not released for other work meanwhile.
+
+        Yields:
+            A function that lets the next run begin, as the end of the block does.
+        """
+        self._turn.acquire()
+        has_turn = [True]
+
+        def let_next() -> None:
+            if has_turn:
+                has_turn.pop()
+                self._turn.release()
+
         try:
-            yield
-        finally:
             with self._changed:
-                self._running = False
+                self._running[get_ident()] = None
+            yield let_next
+        finally:
+            let_next()
+            with self._changed:
+                self._running.pop(get_ident(), None)
                 self._changed.notify_all()
 
     @contextmanager
@@ -124,7 +145,7 @@ class KeptProcesses:
             while process + nbytes + self.held(HOST) + self._beside > allowed:
                 if self._beside:
                     self._changed.wait()
-                elif len(self._kept) > self._running:
+                elif len(self._kept) > len(self._running):
                     self._kept.popitem(last=False)
                     gc.collect()
                 elif self._running:

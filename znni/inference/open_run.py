@@ -127,7 +127,7 @@ class OpenRun:
         session, stopwatch, output, plan = self._session, self._stopwatch, self._output, self.plan
         asked, blocks, remaining = self._asked, self._blocks, self._remaining
         last_steps = list[tuple[Step, Step]]()
-        with self._abandoning(), session.processes.running(), ExitStack() as ending:
+        with self._abandoning(), session.processes.running() as let_next, ExitStack() as ending:
             left = remaining.voxels
             begun(self._expected, remaining.total - left, remaining.total)
             state = RunState(
@@ -138,9 +138,15 @@ class OpenRun:
             compiled_before = compiled_seconds()
             reset_high_water_mark()
             spent = recheck(runner, state, output, asked.job, asked.choices.accuracy, smaller)
-            spent += runner.run(state, smaller, last=not session.keeps)
+            marks = [0]
+
+            def computed() -> None:
+                marks.append(high_water_mark())  # the next run resets it
+                let_next()
+
+            spent += runner.run(state, smaller, last=not session.keeps, computed=computed)
             gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
-            taken = runner.workers_memory + high_water_mark()
+            taken = runner.workers_memory + max(*marks, high_water_mark())
             measured = as_run(
                 runner.plans, spent + stopwatch.seconds, taken, blocks.skipped, gpu_peak,
                 self._earlier, output.begun.plan,
