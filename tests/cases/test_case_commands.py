@@ -10,6 +10,8 @@ from case_scans import NET, nibabel, scan, weights_file, write
 from command_line import refused, succeeds
 
 import znni
+from znni.cases.case_folder import Case
+from znni.cli.nnunet import _noting_labels
 from znni.network.network_file import load_network
 
 STEPS = ("reading", "resampling", "network", "writing", "all")
@@ -36,6 +38,7 @@ def test_infer_computes_the_labels_of_a_scan(folder: Path) -> None:
     assert "seg.nii.gz: exists; give " in refused(*line, "--out", "seg.nii.gz")
     assert succeeds(*line).startswith("ct-organs.nii.gz: ")
     succeeds(*line, "--overwrite")
+    assert "of a whole case, give --case and --net" in refused("verify", "seg.nii.gz")
 
 
 def test_a_dry_run_promises_the_memory_of_a_case(folder: Path) -> None:
@@ -75,6 +78,15 @@ def test_a_folder_above_results_names_them(tmp_path: Path) -> None:
         assert str(results) in said
         predict = ("nnunet", "predict", "-i", ".", "-o", "labels", "-m", str(above))
         assert f"within it, such as {results}" in refused(*predict)
+
+
+def test_a_stopped_folder_says_how_to_keep_labels(tmp_path: Path) -> None:
+    cases = [Case((tmp_path / "scan.nii",), tmp_path / f"{name}.nii") for name in "abc"]
+    cases[0].out.touch()
+    with pytest.raises(KeyboardInterrupt) as stopped, _noting_labels(cases):
+        raise KeyboardInterrupt
+    noted = ["1 of 3 cases have labels, which --continue_prediction keeps"]
+    assert stopped.value.__notes__ == noted
 
 
 @pytest.mark.usefixtures("folder")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.cases.label_kernels import overlay, renumber
 from znni.core.array_like import ArrayLike
 from znni.core.shapes import Box, Vec3
 from znni.volumes.array import ArrayVolume
@@ -212,10 +213,9 @@ class Renumbered:
 
     def __getitem__(self, key: Slices, /) -> NDArray[Any]:
         """Return a part (1, z, y, x)."""
-        labels = self._array[key]
+        labels = np.ascontiguousarray(self._array[key])
         found = np.empty(labels.shape, self.dtype)
-        for plane, own in zip(found[0], labels[0], strict=True):  # NumPy copies labels as int64
-            plane[...] = self._numbers[own]
+        renumber(labels.ravel(), self._numbers, found.ravel())
         return found
 
 
@@ -234,8 +234,7 @@ class Overlaid:
     def __getitem__(self, key: Slices, /) -> NDArray[Any]:
         """Return a part (1, z, y, x)."""
         first, *others = self._arrays
-        found = np.array(first[key])
+        found = np.array(first[key], order="C")
         for array in others:
-            labels = np.asarray(array[key])
-            np.copyto(found, labels, where=labels != 0)
+            overlay(np.ravel(array[key]), found.ravel())
         return found

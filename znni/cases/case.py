@@ -236,7 +236,7 @@ class CaseRun:
         self._holding.close()
 
     def _look_ahead(self, seen: Scan, sized: Future[Room]) -> None:
-        """Find the memory for the case, and a plan, while the scan is unpacked.
+        """Find the memory for the case, and plans, while the scan is unpacked.
 
         Args:
             seen: the scan, of which only the header can be read.
@@ -250,12 +250,13 @@ class CaseRun:
         except BaseException as error:
             sized.set_exception(error)
             return
-        if self._out(0).exists() or networks.networks[0].models:  # these are measured alone
-            return
-        whole = preparation_of_all(seen, networks.networks[0])
-        plan = self._session.plan_ahead(self._asked_ahead(0, whole))
-        if plan.gpu_memory:
-            backend_of(plan.gpu).check()  # loads its libraries
+        for number, network in enumerate(networks.networks):
+            if self._out(number).exists() or network.models:  # these are measured alone
+                continue
+            whole = preparation_of_all(seen, network)
+            plan = self._session.plan_ahead(self._asked_ahead(number, whole))
+            if plan.gpu_memory and number == 0:
+                backend_of(plan.gpu).check()  # loads its libraries
 
     def _make_inputs(self) -> None:
         """Prepare the scan for all networks, and make the first plan ready meanwhile."""

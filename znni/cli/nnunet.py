@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,8 +17,10 @@ from znni.cli.panels import PanelCommand
 from znni.cli.words import echo
 from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceChoice
+from znni.core.text import counted
 
 if TYPE_CHECKING:
+    from znni.cases.case_folder import Case
     from znni.network.network import Network
 
 RESULTS = "nnUNet_results"  # the environment variable that names the folder of all results
@@ -206,7 +209,7 @@ def predict(
             with suppress(shutil.SameFileError):
                 shutil.copyfile(results[0].place / name, out / name)
     limits = Choices(device=DEVICES[device], ram=ram)
-    with show_progress("cases") as done:
+    with show_progress("cases") as done, _noting_labels(cases):
         report = predict_cases(
             cases,
             networks,
@@ -221,6 +224,20 @@ def predict(
         echo(f"znni: error: {failure}", err=True)
     if report.failures:
         sys.exit(report.exit_code)
+
+
+@contextmanager
+def _noting_labels(cases: Sequence[Case]) -> Iterator[None]:
+    """Say how to keep the labels that exist, if the user stops the run."""
+    try:
+        yield
+    except BaseException as error:
+        if finished := sum(case.is_finished for case in cases):
+            error.add_note(
+                f"{finished} of {counted(len(cases), 'case')} have labels, which "
+                f"--continue_prediction keeps"
+            )
+        raise
 
 
 def _in_windows(network: Network, step: float, *, no_mirroring: bool) -> Network:

@@ -9,6 +9,8 @@ import typer
 
 from znni.cli.words import echo
 
+OF_CASES = (".nii", ".nii.gz", ".nrrd", ".mha")  # formats in which scans and their labels lie
+
 
 def verify(
     out: Annotated[str, typer.Argument(help="An output of znni infer.")],
@@ -59,17 +61,22 @@ def verify(
             )
         verify_labels(Path(out), case, net, weights, voxels, seed)
         return
-    with show_progress() as progress:
-        found = verify_output(
-            out,
-            source=source,
-            mask=mask,
-            weights=weights,
-            voxels=voxels,
-            blocks=blocks,
-            seed=seed,
-            progress=progress,
-        )
+    try:
+        with show_progress() as progress:
+            found = verify_output(
+                out,
+                source=source,
+                mask=mask,
+                weights=weights,
+                voxels=voxels,
+                blocks=blocks,
+                seed=seed,
+                progress=progress,
+            )
+    except InvalidInput as error:
+        if out.endswith(OF_CASES):
+            error.add_note("for labels of a whole case, give --case and --net")
+        raise
     if not found.agrees:
         remedy = "compute it again by the command that znni info shows, after deleting it"
         if found.unreadable or found.blocks.unreadable:
