@@ -19,6 +19,7 @@ from znni.network.geometry import input_box
 from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.network.window import Copy, Window
+from znni.primitives.cpu.common.workers import workers
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
@@ -141,6 +142,7 @@ class BlendedWindows:
         network: the network, with windows over a volume.
         patch: the extents of a block.
         allocate: function that returns the array of an input.
+        threads: the number of threads that copy windows, and their mirrored copies.
     """
 
     def __init__(
@@ -148,12 +150,14 @@ class BlendedWindows:
         network: Network,
         patch: Vec3,
         allocate: Callable[[Shape5], Float32] = on_host,
+        threads: int = 1,
     ) -> None:
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows")
         self._window = network.window
         self._most_kept = network.window.tail(patch)
         self._kept: _Kept | None = None
+        self._threads = threads
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)
         # Strides may leave out the last voxels of a window.
@@ -241,9 +245,13 @@ class BlendedWindows:
 
     def _input(self, block: Block, group: Sequence[Copy]) -> Fragments:
         """Return the inputs of a group of windows, some of which are mirrored before."""
-        for given, (start, axes) in zip(self._seen, group, strict=False):
+
+        def copy(_worker: int, number: int) -> None:
+            start, axes = group[number]
             seen = block.values[:, *self._box(start).shifted(ZERO - block.start).slices]
             flipped = tuple(axis + 1 for axis in axes)
-            given[:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
+            self._seen[number][:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
+
+        workers(self._threads).for_each(copy, range(len(group)))
         self._seen[len(group) :] = 0
         return Fragments(self._seen, (ZERO,), ONE)

@@ -125,7 +125,7 @@ class DeviceWindows(DeviceLayers):
         """Return what computes blocks. It keeps its array, because to lock pages takes long."""
         if self._blended is None:
             with device_errors(self._name):
-                self._blended = BlendedWindows(self._network, self._patch, pinned)
+                self._blended = BlendedWindows(self._network, self._patch, pinned, self._threads)
         return self._blended
 
     def _launch_windows(self, blended: BlendedWindows, block: Block) -> _Queued:
