@@ -18,6 +18,7 @@ import h5py
 import typer
 
 import znni.inference.api
+import znni.inference.open_run
 import znni.inference.resuming
 from bench import session
 from bench.many_patches import OUTPUTS, ZNNI, ManyPatches, blocks_in, many_patches
@@ -138,7 +139,7 @@ def compare_ledger(
                 stack.enter_context(replaced.object(module, "LedgerFile", NoLedger))
             without = replaced.object(partial_output, "write_block", write_without_checksum)
             stack.enter_context(without)
-            stack.enter_context(replaced.object(znni.inference.api, "identified", _as_wanted))
+            stack.enter_context(replaced.object(znni.inference.open_run, "identified", _as_wanted))
             run()
 
     contestants = {"with": stopwatch(with_it), "without": stopwatch(without_it)}
@@ -193,7 +194,7 @@ def timed(spent: list[float]) -> Iterator[None]:
         checksum = clocked(checksum_of, time.thread_time)
         stack.enter_context(replaced.object(block_checks, "checksum_of", checksum))
         known = clocked(znni.inference.resuming.identified)
-        stack.enter_context(replaced.object(znni.inference.api, "identified", known))
+        stack.enter_context(replaced.object(znni.inference.open_run, "identified", known))
         yield
     spent.append(sum(parts))
 

@@ -17,7 +17,7 @@ from random_plans import twice_as_slow
 from tiny_network import close, expected
 
 import znni
-import znni.inference.api
+import znni.inference.open_run
 import znni.inference.planning
 import znni.inference.session
 from znni.core.errors import InvalidInput, in_one_line
@@ -174,7 +174,7 @@ def test_an_output_reaches_the_disk_while_the_next_volume_is_opened(
         assert len(synced) == done
         assert all(path.exists() for path in synced)
 
-    monkeypatch.setattr(znni.inference.api, "open_faster", noted)
+    monkeypatch.setattr(znni.inference.open_run, "open_faster", noted)
     monkeypatch.setattr("znni.volumes.partial_file.os.fsync", late)
     monkeypatch.setattr(PartialFile, "take_name", named)
     report = znni.infer_many(files, network, "out", weights=weights, progress=told)
@@ -225,7 +225,7 @@ def test_a_stop_while_a_volume_is_opened_waits_for_the_one_before(
             raise KeyboardInterrupt
         return open_all(request)
 
-    monkeypatch.setattr(znni.inference.api, "open_faster", stopped)
+    monkeypatch.setattr(znni.inference.open_run, "open_faster", stopped)
     with pytest.raises(KeyboardInterrupt) as stop:
         znni.infer_many(files, network, "out", weights=weights)
     assert "2 of 4 volumes are finished" in in_one_line(stop.value)
