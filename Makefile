@@ -8,6 +8,7 @@
 # make wheel     builds the wheel and runs the demo with it, in an empty environment
 # make browser   installs Chromium, for tests of pages, as root on Debian or Ubuntu
 # make lock      writes requirements.lock: the versions that CI and containers install
+# make changelog VERSION=X.Y.Z  moves the files of changes/ into CHANGELOG.md
 # make clean     removes .venv and all that was built
 #
 # Each command first sets up what it needs, in .venv.
@@ -60,7 +61,7 @@ QUICK := tests/core tests/network tests/importing tests/volumes/test_formats.py 
     tests/cli/test_cli.py tests/cli/test_infer.py tests/cli/test_bad_options.py \
     tests/cli/test_bad_volumes.py tests/bench/test_bench_usage.py tests/docs/test_lists.py
 
-.PHONY: demo quick test check coverage docs wheel browser setup lock clean
+.PHONY: demo quick test check coverage docs wheel browser setup lock changelog clean
 
 $(DEMO_READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -144,6 +145,9 @@ LOCKED := $(foreach extra,gpu gpu12 cudnn cudnn12 test docs onnx zarr tiff nifti
 lock: $(DEMO_READY)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
 	    --upgrade $(LOCKED) pyproject.toml --output-file requirements.lock
+
+changelog: $(DEMO_READY)
+	$(BIN)/uv tool run towncrier build --yes --version $(VERSION)
 
 browser:
 	command -v chromium || (apt-get update && apt-get install -y --no-install-recommends chromium)
