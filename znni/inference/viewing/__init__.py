@@ -39,8 +39,8 @@ __all__ = ["LazyArray", "Page", "view", "viewer_program"]
 
 MOST_MAPS = 4  # maps of an output on a page
 UNKNOWN_INPUT = (
-    "does not say what it was computed from, as outputs of znni infer do; it may belong to another "
-    "input"
+    "does not say what it was computed from (labels of whole cases never do); make sure that it "
+    "belongs to this input"
 )
 
 
