@@ -21,7 +21,6 @@ from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.network.geometry import input_box, shapes
 from znni.network.network import Network
-from znni.plans.block_storage import MOST_GROWTH, joined_sizes
 from znni.plans.stage import Counts
 from znni.plans.totals import Numbers, seconds_after_first
 
@@ -69,7 +68,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     They count no memory of the layers. They are infinite for patches that cannot fit.
     """
     network = space.network
-    voxels, copied = _voxels(network, patches), _copied(network, patches)
+    voxels = _voxels(network, patches)
     sizes, zero = np.array(patches), np.zeros(len(patches))
     counts = _counts(network, patches, space.overhead)
     counts = counts._replace(kept=least_bytes_kept(network, voxels, sizes[:, 0].astype(float)))
@@ -96,7 +95,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         """Return the seconds of the layers before each cut point, or after it on a GPU."""
         if processor not in least:
             device = device_of(processor)
-            slowed = copied | slowed_poolings(network, device, voxels, most_on(device))
+            slowed = slowed_poolings(network, device, voxels, most_on(device))
             each = list(space.bounds_on(processor).of_layers(voxels, slowed).values())
             least[processor] = sums_at_cuts(processor, each, zero)
         return least[processor]
@@ -211,22 +210,6 @@ def _voxels(network: Network, patches: list[Vec3]) -> dict[str, Numbers]:
         patches, lambda patch: {name: it.size for name, it in shapes(network, patch).items()}
     )
     return {name: n * np.prod(sizes[name], axis=1, dtype=float) for name, n in items.items()}
-
-
-def _copied(network: Network, patches: list[Vec3]) -> dict[str, Bools]:
-    """Return the patches for which each concatenation certainly copies its inputs.
-
-    It copies if its array would grow too much to hold an input.
-    """
-    if not network.is_exact:
-        return {}
-    sizes = _by_axis(patches, lambda patch: joined_sizes(network, patch))
-    volumes = {key: np.prod(found, axis=1, dtype=float) for key, found in sizes.items()}
-    copied: dict[str, Bools] = {}
-    for (join, _), volume in volumes.items():
-        grows = volume > MOST_GROWTH * volumes[join, join]
-        copied[join] = copied.get(join, False) | grows
-    return copied
 
 
 def _by_axis(

@@ -8,7 +8,6 @@ from math import inf, log2
 
 import pytest
 from fakes import Fake
-from graphs import graphs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packed_networks import PackedGraph
@@ -25,7 +24,7 @@ from planner.device_search import DeviceSearch
 from planner.least_memory import least_bytes_of_arrays
 from planner.partition import CutPoint
 from planner.patch_candidate import PatchCandidate
-from planner.patch_order import _copied, _voxels
+from planner.patch_order import _voxels
 from planner.prices import Prices
 from planner.search import Search
 from znni.core.options import Accuracy
@@ -36,7 +35,6 @@ from znni.network.geometry import over, with_window
 from znni.network.layers import Concat, Conv, Operation, Pool, PooledConv
 from znni.network.network import Network
 from znni.network.window import Window
-from znni.plans.block_storage import block_storage
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_time
 from znni.plans.plan import Plan
@@ -379,19 +377,6 @@ def test_bounds_by_uneven_factors_rule_out_no_faster_plan(
     assert calls < 0.3 * all_calls
 
 
-@settings(max_examples=40)
-@given(network=graphs(), edges=st.tuples(*3 * [st.integers(1, 12)]))
-def test_joins_that_are_said_to_copy_are_steps(
-    network: Network, edges: tuple[int, int, int]
-) -> None:
-    if network.is_exact and not network.window:
-        whole = over(network, Vec3(96, 96, 96))
-        patch = whole.granularity * Vec3(*edges)
-        steps = {node.name for node in block_storage(whole, patch).steps_of(whole.nodes)}
-        for name, copied in _copied(whole, [patch]).items():
-            assert name in steps or not copied[0]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("accuracy", ["float32", "tf32"])
 @pytest.mark.parametrize("seed", range(6))
@@ -479,14 +464,3 @@ def test_prices_of_a_patch_raise_its_bound(
     assert plan
     bound = bound_with_prices(search, patch)
     assert 1.005 * bound_of_patch(search, patch) < bound <= plan.seconds
-
-
-@pytest.mark.parametrize("edge", [32, 64, 256, 1024])
-def test_the_joins_of_a_u_net_copy_in_small_blocks(edge: int) -> None:
-    search = znni.inference.planning.search(NETWORKS / "cells-unet.yaml", (2048, 2048, 2048))
-    patch = Vec3.of(edge)
-    steps = block_storage(search.network, patch).steps_of(search.network.nodes)
-    copied = _copied(search.network, [patch])
-    assert {name: bool(found[0]) for name, found in copied.items()} == {
-        name: name in {node.name for node in steps} for name in ("concat1", "concat2")
-    }

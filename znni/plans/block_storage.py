@@ -214,33 +214,6 @@ def _block_storage(network: Network, patch: Vec3, items: int) -> BlockStorage:
     return BlockStorage(geometry, storages, found, network.maps, _cleared(network), items)
 
 
-def joined_sizes(network: Network, patch: Vec3) -> dict[tuple[str, str], Vec3]:
-    """Return the extents of the arrays that concatenations need to hold their inputs.
-
-    They have the names of a concatenation and an input. With the concatenation's name twice, they
-    are those of its value alone. If the array would be larger than this by more than
-    ``MOST_GROWTH``, the input is copied there. Concatenations that may lie in the array of another
-    value are left out.
-
-    Args:
-        network: an exact network for a volume.
-        patch: the output voxels of the block.
-    """
-    geometry = block_geometry(network, patch)
-    others = set(overwritten(network).values())
-    within = {
-        name for node in network.nodes if isinstance(node.layer, SHARING) for name in node.inputs
-    }
-    found = {}
-    for node in network.nodes:
-        if isinstance(node.layer, Concat) and node.name not in within | others:
-            own = geometry.frames[node.name].stored
-            found[node.name, node.name] = own.size
-            for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
-                found[node.name, name] = own.hull(_stored_at(geometry, name, offset)).size
-    return found
-
-
 def _stored_at(geometry: BlockGeometry, name: str, offset: Vec3) -> Box:
     """Return the samples of a value that are stored, counted from those of a value that reads it.
 
