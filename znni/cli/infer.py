@@ -16,7 +16,6 @@ import typer
 from znni.cases.set_file import is_whole_case
 from znni.cli import options
 from znni.cli.exclusions import are_several
-from znni.cli.many import show_dry_run, show_many
 from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from znni.core.shapes import Vec3
     from znni.engine.report import Report
     from znni.engine.workers.processes import WaitingProcesses
+    from znni.inference.many import ManyReport
+    from znni.inference.many_dry_run import ManyDryRun
     from znni.inference.request import Request
     from znni.network.network import Network
     from znni.network.weights import Weights
@@ -278,11 +279,11 @@ def _infer_many(volumes: list[str], request: Request, suffix: str | None, *, dry
     from znni.inference.many_dry_run import rehearse_many
 
     if dry_run:
-        show_dry_run(rehearse_many(volumes, request, suffix))
+        _show_dry_run(rehearse_many(volumes, request, suffix))
         return
     with show_progress("volumes") as done:
         many = compute_many(volumes, request, suffix, done)
-    show_many(many, str(request.out))
+    _show_many(many, str(request.out))
 
 
 def _loaded(net: Path) -> Network:
@@ -343,3 +344,19 @@ def _formed(network: Network, size: Vec3, limits: Choices, *, shared: bool) -> N
     if network.scaling == AS_STORED:
         echo("it takes voxels as they are stored; a network file may say how to scale them")
     return choice.network
+
+
+def _show_many(report: ManyReport, folder: str) -> None:
+    """Print how runs over many volumes went. If some failed, list them and exit with a code."""
+    echo(f"{folder}: {report}")
+    for failure in report.failures:
+        echo(f"znni: error: {failure}", err=True)
+    if report.failures:
+        sys.exit(report.exit_code)
+
+
+def _show_dry_run(found: ManyDryRun) -> None:
+    """Print what runs over many volumes would take. If some are refused, exit with a code."""
+    echo("\n".join(found.lines))
+    if found.failures:
+        sys.exit(found.exit_code)
