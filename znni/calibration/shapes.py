@@ -127,6 +127,8 @@ class Call(NamedTuple):
             parts: the parts of a packed number.
         """
         layer, maps = self.operation, self.shape.f
+        if isinstance(layer, ConvPair):
+            return Call(PackedLayer(layer, True, True, parts=parts), self.shape)
         if isinstance(layer, Fused | PackedLayer):
             return self
         reads = writes = maps % GROUP == 0
