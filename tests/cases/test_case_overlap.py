@@ -17,8 +17,9 @@ from case_scans import nibabel, scan, weights_file, write
 
 from znni.cases import folder as folder_module
 from znni.cases import together as together_module
-from znni.cases.case import CaseReport, CaseRun, predict
+from znni.cases.case import CaseRun, predict
 from znni.cases.case_folder import Case, held, open_folder
+from znni.cases.case_report import CaseReport
 from znni.cases.folder import cases_in, predict_cases
 from znni.cases.networks import alone
 from znni.cases.together import THREE_EACH, Together

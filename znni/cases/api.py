@@ -15,8 +15,8 @@ from znni.importing.nnunet_folder import Results, is_results
 from znni.network.network import Network
 
 if TYPE_CHECKING:
-    from znni.cases.case import CaseReport
     from znni.cases.case_folder import Case
+    from znni.cases.case_report import CaseReport
     from znni.cases.forecast import CaseForecast
     from znni.cases.networks import NetworkSet
 

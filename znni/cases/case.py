@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from znni.cases.case_folder import Case, check_output, discard, open_folder
+from znni.cases.case_report import CaseReport
 from znni.cases.labels import Part, ScanLabels, joined_labels, without_components, write_labels
 from znni.cases.memory import KnownRooms, Room, room_of_files
 from znni.cases.networks import NetworkSet, alone, beside_weights
@@ -55,26 +56,6 @@ from znni.network.weights import Weights
 LABELS = "labels.h5"
 WITHOUT = "without-components.npy"
 BEFORE = "labels-before.npy"  # of the previous stage, over the scan
-
-
-@dataclass(frozen=True)
-class CaseReport:
-    """The account of a case.
-
-    Attributes:
-        out: the labels.
-        seconds: the seconds of each step, by its name.
-        reports: the report on each network, but for those whose labels an earlier run computed.
-    """
-
-    out: Path
-    seconds: dict[str, float]
-    reports: tuple[Report, ...]
-
-    def __str__(self) -> str:
-        """Return a line on the case."""
-        steps = ", ".join(f"{name} {duration(taken)}" for name, taken in self.seconds.items())
-        return f"{self.out}: {duration(sum(self.seconds.values()))} ({steps})"
 
 
 def predict(

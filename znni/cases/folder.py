@@ -20,8 +20,9 @@ from threading import Event
 from time import perf_counter
 from typing import TypeVar
 
-from znni.cases.case import CaseReport, CaseRun
+from znni.cases.case import CaseRun
 from znni.cases.case_folder import Case, discard_left
+from znni.cases.case_report import CaseReport
 from znni.cases.memory import KnownRooms
 from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.steps import StepProgress, no_step_progress

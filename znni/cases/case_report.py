@@ -1,0 +1,29 @@
+"""The account of a case: the seconds of its steps, and the reports on its networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from znni.core.text import duration
+from znni.engine.report import Report
+
+
+@dataclass(frozen=True)
+class CaseReport:
+    """The account of a case.
+
+    Attributes:
+        out: the labels.
+        seconds: the seconds of each step, by its name.
+        reports: the report on each network, but for those whose labels an earlier run computed.
+    """
+
+    out: Path
+    seconds: dict[str, float]
+    reports: tuple[Report, ...]
+
+    def __str__(self) -> str:
+        """Return a line on the case."""
+        steps = ", ".join(f"{name} {duration(taken)}" for name, taken in self.seconds.items())
+        return f"{self.out}: {duration(sum(self.seconds.values()))} ({steps})"
