@@ -7,11 +7,14 @@ It needs the extra ``plot``:
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from matplotlib import pyplot as plt
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for bench, which is not installed
 
 from bench.paper.strategies import STRATEGIES
 from bench.record import Row, load

@@ -235,7 +235,7 @@ def test_limits_of_layers_count_all_windows_of_a_block(
     assert cut_point in search.cut_points
     for patch in search.patches():
         candidate = search.patch_candidate(patch)
-        job = candidate.job_time(cut_point, candidate.least_loads(cut_point), device)
+        job = candidate.job_time(cut_point, device, candidate.least_loads(cut_point))
         nothing = job.seconds(Load(0.0, 0, 0))
         within = job.layers_within(nothing + 10.0)
         assert job.seconds(Load(within, 0, 0)) == pytest.approx(nothing + 10.0)
