@@ -34,6 +34,7 @@ COMMANDS = {
     "top-plans": "bench.top_plans",
     "search": "bench.search",
     "search-compared": "bench.search_compared",
+    "sweeps": "bench.sweeps",
     "scaling": "bench.scaling",
     "handing-out": "bench.handing_out",
     "exercise": "bench.exercise",

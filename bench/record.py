@@ -67,6 +67,7 @@ Kind: TypeAlias = Literal[
     "shares",
     "sliding-windows",
     "strategies",
+    "sweeps",
     "top-plans",
     "unets",
     "volumes",

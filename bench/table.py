@@ -432,6 +432,17 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "declared GiB": "{declared_gib:.2f}",
         "layers": "{layers}",
     },
+    "sweeps": {
+        **as_is("network", "device", "volume", "class"),
+        "memory GiB": "{memory_gib:.0f}",
+        "patch without sweeps": "{plain_patch}",
+        "done again": "{plain_repeated:.0%}",
+        "s": "{plain_seconds:.1f}",
+        "chosen patch": "{chosen_patch}",
+        **as_is("sweeps"),
+        "done again by it": "{chosen_repeated:.0%}",
+        "s of it": "{chosen_seconds:.1f}",
+    },
     "strategies": {
         **as_is("network", "strategy"),
         "layers on the host": "{theta}",

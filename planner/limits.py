@@ -64,6 +64,7 @@ def time_of_run(
         brought = part.input_shape.nbytes if part.has_own_memory else 0
     handed = brought if HOST in loads else 0
     each = overhead.counts(network, patch, handed=handed, brought=brought)
+    each = each._replace(kept=float(sum(part.kept_bytes for part in parts)))
     run = _setting(network, parts, overhead)
     return replace(overhead.time_of_run(run, each, loads), beside=overhead.beside(run, each))
 

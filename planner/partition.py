@@ -186,10 +186,11 @@ def cut_network(
     on_host, on_gpu = network.nodes[:layers_on_host], network.nodes[layers_on_host:]
     (passed,) = network.alive[layers_on_host]
     handed = shapes[passed] if on_gpu else None
+    brought = swept.brought(shapes[passed]) if swept else shapes[passed]
     partitions = (
         Partition(
             HOST, on_host, shapes[INPUT], handed, host_uses_gpu, storage=storage, swept=swept
         ),
-        Partition(GPU, on_gpu, shapes[passed], None, storage=storage, swept=swept),
+        Partition(GPU, on_gpu, brought, None, storage=storage, swept=swept),
     )
     return Cut(tuple(partition for partition in partitions if partition.nodes))

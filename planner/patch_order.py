@@ -22,6 +22,7 @@ from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.network.geometry import input_box, shapes
 from znni.network.network import Network
 from znni.plans.stage import Counts
+from znni.plans.swept import first_planes
 from znni.plans.totals import Numbers, seconds_after_first
 
 Key = TypeVar("Key")
@@ -111,7 +112,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
             layers[HOST] = least_of(HOST_PROCESSORS[host_uses_gpu])[layers_on_host]
         if layers_on_host < len(network.nodes):
             layers[GPU] = least_of(GPU)[layers_on_host]
-            brought = FLOAT_BYTES * network.maps[passed] * voxels[passed]
+            brought = FLOAT_BYTES * network.maps[passed] * voxels[passed] * _taken(network, patches)
         able = np.isfinite(sum(layers.values()))  # or no primitive computes a layer
         layers = {kind: np.where(able, seconds, 0.0) for kind, seconds in layers.items()}
         jobs = _seconds_of_jobs(space, counts, number, layers, brought, in_turn=host_uses_gpu)
@@ -210,6 +211,16 @@ def _voxels(network: Network, patches: list[Vec3]) -> dict[str, Numbers]:
         patches, lambda patch: {name: it.size for name, it in shapes(network, patch).items()}
     )
     return {name: n * np.prod(sizes[name], axis=1, dtype=float) for name, n in items.items()}
+
+
+def _taken(network: Network, patches: list[Vec3]) -> Numbers:
+    """Return the share of a block's input that a pass of a sweep takes; 1 without a sweep."""
+    if not network.is_swept:
+        return np.ones(len(patches))
+    planes = np.array([float(input_box(network, patch).size.z) for patch in patches])
+    taken = np.array(patches, float)[:, 0] + first_planes(network)
+    share: Numbers = taken / planes
+    return share
 
 
 def _by_axis(

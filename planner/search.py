@@ -32,13 +32,15 @@ from znni.plans.swept import swept_for
 # of these prices to find any plan.
 MOST_PRICES = 40_000
 
+# Sweeps are searched for jobs that take so many seconds, and with so many prices for each second.
+# These take less than a tenth of the job. More prices than the most seldom bring a better sweep.
+LONG_JOB = 10
+PRICES_PER_SECOND = 100
+MOST_PRICES_OF_SWEEPS = 4_000
 
-# Sweeps take a tenth less time than other plans. So they are searched for jobs that take so many
-# seconds, and with so many prices for each second, which take a thousandth of the job. More prices
-# than the most seldom bring a better sweep.
-LONG_JOB = 300
-PRICES_PER_SECOND = 2
-MOST_PRICES_OF_SWEEPS = 6_000
+# A sweep is taken if the predicted time of the best other plan is so many times its own. On an
+# H200, predicted gains of 1.08 were none, and larger ones were gains.
+GAIN_OF_SWEEPS = 1.1
 
 
 class Search(Space):
@@ -49,8 +51,8 @@ class Search(Space):
 
         The search is exhaustive over five choices: the patch sizes fitted to the output; the cut
         point between host and GPU; the windows that a GPU computes at once; the nested segments on
-        each device; and each layer's primitives, with the pieces of its batch. For long jobs, it
-        also looks for sweeps, if it may.
+        each device; and each layer's primitives, with the pieces of its batch. For long jobs on a
+        GPU, it also looks for a sweep, if it may.
 
         It tries patches in the order of a lower bound on their time. It ends when the bound passes
         the slowest of the best plans found. If the output is very large, many patch sizes differ by
@@ -117,30 +119,35 @@ class Search(Space):
         for some, patches in tried:  # a later search may have found another patch
             some._try_near(patches, best)
         if self._may_sweep(best):
-            self.on(HOST).sweeping()._add_sweeps(best)
+            self.on(GPU).sweeping()._add_sweeps(best)
 
     def _may_sweep(self, best: BestPlans) -> bool:
         """Return whether sweeps are worth their search, given the best plans so far.
 
-        They need layers with context along z, all of which are on the host.
+        They need layers with context along z, all of which are on one GPU. On the host they gain
+        little.
         """
         if not (self.sweeps and best.plans and best.plans[0].seconds >= LONG_JOB):
             return False
         if self.given.is_exact or self.network.is_swept or self.given.field_of_view.z == 1:
             return False
-        return self.device == HOST or not self.machine.gpus
+        if self.division == "all":  # they are found with pieces of powers of two
+            return False
+        parts = best.plans[0].parts
+        return self.overhead.workers == 1 and all(part.has_own_memory for part in parts)
 
     def _add_sweeps(self, best: BestPlans) -> None:
-        """Add the fastest sweeps to the best so far. They compute each batch whole.
+        """Add the fastest sweep to the best plans so far, if it gains enough.
 
         Only some patches are tried, and those near the best of them.
         """
-        undivided, tried = self.undivided(), set[Vec3]()
+        tried, sweeps = set[Vec3](), BestPlans(1)
         most = min(MOST_PRICES_OF_SWEEPS, int(PRICES_PER_SECOND * best.plans[0].seconds))
-        patches = thin_patches(self.output, self.network.granularity)
-        undivided._try_all(patches, tried, best, most)
-        if best.plans[0].is_swept:
-            undivided._try_near(tried, best, most // 2)
+        self._try_all(thin_patches(self.output, self.network.granularity), tried, sweeps, most)
+        self._try_near(tried, sweeps, most // 2)
+        for sweep in sweeps.plans:
+            if GAIN_OF_SWEEPS * sweep.seconds < best.plans[0].seconds:
+                best.add(sweep)
 
     def _try_near(self, tried: set[Vec3], best: BestPlans, most_prices: int = MOST_PRICES) -> None:
         """Add the fastest plans with patches near the best one to the best so far."""

@@ -50,7 +50,7 @@ PAGES = {
     "top-plans": ("Best plans, predicted and measured", ("top-plans",)),
     "planner": (
         "Planner and memory",
-        ("search", "search-compared", "micro-batches", "shares", "machine-plans"),
+        ("search", "search-compared", "micro-batches", "shares", "machine-plans", "sweeps"),
     ),
     "strategies": ("Host and GPU together", ("strategies", "borders", "gpu-memory")),
     "papers": ("Figures of papers", ("evaluations",)),

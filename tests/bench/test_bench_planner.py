@@ -15,6 +15,7 @@ from quick_benchmarks import NETWORK, QUICK
 from slots import slots
 from typer.testing import CliRunner
 
+from bench import sweeps
 from bench.__main__ import app
 from bench.layers import layer
 from bench.paper.micro_batches import compare_divisions
@@ -86,6 +87,20 @@ def test_what_a_machine_is_planned_to_do_stands_beside_what_was_published() -> N
     assert narrow["primitives"] == "FFT of whole images"
     assert published("none of them", "ZNN") is None
     assert len(table("machine-plans", rows).splitlines()) == 4
+
+
+@pytest.mark.slow
+def test_plans_with_and_without_sweeps_tell_what_they_do_again() -> None:
+    found = sweeps.rows(
+        NETWORKS / "n926.yaml", 12 * 2**30, MACHINES / "h200-node.yaml", "gpu", 768, "float32"
+    )
+    (row,) = found
+    assert row["sweeps"]
+    assert row["chosen_repeated"] < row["plain_repeated"] < 1
+    assert row["chosen_seconds"] < row["plain_seconds"]
+    assert len(table("sweeps", [row]).splitlines()) == 3
+    (none,) = sweeps.rows(NETWORKS / "n926.yaml", 2**28, None, "cpu", 768, "float32")
+    assert "skipped" in none
 
 
 @pytest.mark.slow

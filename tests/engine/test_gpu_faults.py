@@ -56,11 +56,11 @@ def test_a_stage_that_fails(stage: str, whole: Path, monkeypatch: pytest.MonkeyP
     """Blocks that had passed it are written, it is told as itself, and the same command goes on."""
     work, calls = getattr(DeviceLayers, stage), list[int]()
 
-    def failing(layers: DeviceLayers, given: Any) -> Launched | Finished:
+    def failing(layers: DeviceLayers, given: Any, **options: Any) -> Launched | Finished:
         calls.append(1)
         if len(calls) > FINISHED:
             raise RunFailed("the device is lost; run again")
-        made: Launched | Finished = work(layers, given)
+        made: Launched | Finished = work(layers, given, **options)
         return made
 
     with monkeypatch.context() as patch:

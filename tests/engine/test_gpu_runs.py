@@ -174,11 +174,11 @@ def test_a_run_goes_on_where_the_memory_of_the_gpu_ran_out(
     monkeypatch.setattr(planning, "catalogue", primitives)
     launch, failing = DeviceLayers.launch, [True]
 
-    def fails_once(layers: DeviceLayers, given: Fragments) -> Launched:
+    def fails_once(layers: DeviceLayers, given: Fragments, **options: Any) -> Launched:
         if failing and failing.pop():
             with device_errors("the GPU"):
                 DeviceArena(2**50)
-        return launch(layers, given)
+        return launch(layers, given, **options)
 
     monkeypatch.setattr(DeviceLayers, "launch", fails_once)
     found = np.empty_like(expected)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from fakes import machine
+from fake_cupy import fake_gpu
+from fakes import gpu, machine
 from hypothesis import given
 from hypothesis import strategies as st
 from random_networks import chain, networks
-from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run_plan
+from random_plans import CATALOGUE, DEVICES, any_plan, plan_of, random_volume, run_plan
 from random_plans import NO_OVERHEAD as FREE
 
 from planner.alternatives import alternatives
 from planner.cost_model import BUILT_IN
 from planner.partition import cut_network
-from planner.search import Search
+from planner.search import GAIN_OF_SWEEPS, Search
 from planner.segmentations import segmentations
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
@@ -32,7 +32,6 @@ from znni.engine.pipeline import ThisProcess, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, cover, make_job
-from znni.machine import arena
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
@@ -42,6 +41,12 @@ from znni.volumes.array import ArrayOutput, ArrayVolume
 POOLED = chain(("conv", 2), ("pool", 2), ("conv", 3), ("pool", 2), ("conv", 2))
 
 
+@pytest.fixture(autouse=True)
+def on_host() -> Iterator[None]:
+    with fake_gpu():
+        yield
+
+
 @st.composite
 def sweeps(draw: st.DrawFn) -> tuple[Network, Float32, Plan]:
     network = draw(networks())
@@ -49,7 +54,8 @@ def sweeps(draw: st.DrawFn) -> tuple[Network, Float32, Plan]:
     output = Vec3(*(draw(st.integers(1, 3 * extent + 4)) for extent in pooling))
     patch = pooling * Vec3(*(draw(st.integers(1, 2)) for _ in range(3)))
     volume = random_volume(network, output, draw(st.integers(0, 100)))
-    plan = any_plan(draw, network.sweeping(), output, patch, "cpu")
+    device = draw(st.sampled_from(DEVICES))
+    plan = any_plan(draw, network.sweeping(), output, patch, device)
     return network, volume, plan
 
 
@@ -171,21 +177,6 @@ def test_a_sweep_begins_again_behind_blocks_outside_the_mask(
         np.testing.assert_allclose(job.values[:, *box.slices], wanted, rtol=1e-4, atol=1e-5)
 
 
-@given(sweeps())
-def test_every_sweep_finds_room_in_what_the_plan_takes(
-    case: tuple[Network, Float32, Plan],
-) -> None:
-    network, volume, plan = case
-    with (
-        mock.patch.object(arena, "SMALL", 1),
-        mock.patch.object(arena, "map_pages", wraps=arena.map_pages) as mapped,
-    ):
-        run_plan(network, plan, volume)
-    (capacity,) = (call.args[0] for call in mapped.call_args_list)
-    alignment = 64 * 2 * len(plan.steps)
-    assert capacity <= plan.memory.working - plan.input_shape.nbytes + 2 * mmap.PAGESIZE + alignment
-
-
 def test_each_layer_of_a_column_runs_once_for_a_block_and_before_the_first_as_often_as_needed() -> (
     None
 ):
@@ -259,14 +250,22 @@ def test_files_of_plans_say_that_they_sweep() -> None:
         check_runnable(replace(plan, network=plan.network.sweeping(False)), CATALOGUE)
 
 
-def test_a_search_finds_sweeps_only_if_it_may_and_the_job_is_long() -> None:
-    search = Search(POOLED, Vec3(256, 24, 24), machine(memory=400_000), CATALOGUE, FREE)
+def test_a_search_finds_sweeps_on_a_gpu_only_if_it_may_and_the_job_is_long() -> None:
+    there = replace(machine(), gpus=(replace(gpu(), memory=400_000),))
+    search = Search(POOLED, Vec3(256, 24, 24), there, CATALOGUE, FREE, device="gpu")
     able = replace(search, sweeps=True)
     assert not able.fastest()[0].is_swept, "the job is short"
     with mock.patch.multiple("planner.search", LONG_JOB=0, PRICES_PER_SECOND=1e9):
         block, swept = search.fastest()[0], able.fastest()[0]
+        on_host = replace(able, device="cpu")
+        several = replace(able, overhead=replace(FREE, workers=2))
+        assert not on_host.fastest()[0].is_swept
+        assert not several.fastest()[0].is_swept
     assert not block.is_swept
     assert swept.is_swept
-    assert swept.seconds < block.seconds
+    assert GAIN_OF_SWEEPS * swept.seconds < block.seconds
     assert swept.wasted_work < block.wasted_work
-    assert swept.memory.total <= 400_000
+    assert swept.gpu_memory
+    assert swept.gpu_memory.total <= 400_000
+    with mock.patch.multiple("planner.search", LONG_JOB=0, GAIN_OF_SWEEPS=9):
+        assert not able.fastest()[0].is_swept, "it gains too little"

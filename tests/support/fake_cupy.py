@@ -188,6 +188,13 @@ class HostScaling:
         given[0][:, *known] = scaling.scaled(np.asarray(stored[0])[:, *known])
 
 
+class HostCopies:
+    """Stand-in for ``PlaneCopies``."""
+
+    def __call__(self, planes: Any, into: Any) -> None:
+        into[...] = planes
+
+
 @contextmanager
 def fake_gpu() -> Iterator[None]:
     """Use the host as the GPU within a ``with`` block."""
@@ -196,6 +203,7 @@ def fake_gpu() -> Iterator[None]:
         mock.patch.object(cuda, "import_module", return_value=CUPY),
         mock.patch.object(device_layers, "DeviceRecombination", HostRecombination),
         mock.patch.object(device_layers, "DeviceScaling", HostScaling),
+        mock.patch.object(device_layers, "PlaneCopies", HostCopies),
     ):
         yield
     cuda.cupy.cache_clear()

@@ -200,7 +200,7 @@ class Child:
 
     def _make_plan(self, given: Plan | None, workers: int) -> Plan:
         asked = self._opened()
-        found = given_or_found(given, asked)
+        found = given_or_found(given, asked, sweeps=False)
         if given or workers == 1:
             return found
         return plan_to_share(found, workers, asked)

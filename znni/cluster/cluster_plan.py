@@ -31,7 +31,7 @@ def steady_plan(required: Requirements, block: Vec3, machine: Machine) -> Plan:
     Raises:
         DoesNotFit: no plan stays within the machine's memory.
     """
-    search = planning.search_for(required, machine)
+    search = planning.search_for(required, machine, sweeps=False)
     search = replace(search, output=block)
     plans = planning.fastest(search, ALTERNATIVES)
     return min(plans, key=lambda plan: plan.patches * plan.time.between)

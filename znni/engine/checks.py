@@ -28,8 +28,6 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
 
 def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
     expected, swept = part.input_shape, part.swept
-    if swept and part.has_own_memory:
-        raise InvalidInput(f"the plan sweeps on a GPU, and only the host does that; {PLAN_AGAIN}")
     kept = iter([it.planes for it in part.kept] or [0] * len(part.steps))
     if swept:
         expected = expected._replace(z=swept.new)

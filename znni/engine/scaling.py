@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Box
+from znni.core.shapes import Box, Vec3
 from znni.network.input_scaling import Fixed, InputScaling
 from znni.network.network import Network
 from znni.network.weights import Float32
@@ -21,6 +21,8 @@ from znni.network.weights import Float32
 # Bytes of the largest values that a GPU scales. Two blocks of such values take as much of its
 # memory as one of float32.
 MOST_STORED_BYTES = 2
+
+ZERO = Vec3(0, 0, 0)
 
 # The most scalings of input of which is kept whether values stay finite.
 MOST_SCALINGS = 64
@@ -45,6 +47,12 @@ class StoredScaling(NamedTuple):
         for values, planes, fixed in zip(stored, made, self.fixed, strict=True):
             scale(values, planes, self.scaling, fixed, checks=False)
         return made
+
+    def within(self, box: Box) -> StoredScaling:
+        """Return the scaling of the part of the block in a box."""
+        known = self.known.intersection(box)
+        seen = known.shifted(ZERO - box.start) if known else Box(ZERO, ZERO)
+        return self._replace(known=seen)
 
 
 def scaled_on_gpu(network: Network, dtype: np.dtype[Any]) -> bool:

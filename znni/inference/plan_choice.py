@@ -52,6 +52,8 @@ def given_or_found(
     held: int = 0,
     tell: Callable[[float], None] = tell_nobody,
     tell_machine: Callable[[Machine], None] = tell_nobody,
+    *,
+    sweeps: bool = True,
 ) -> Plan:
     """Return the given plan after ``checked_plan``, or the fastest plan if none is given.
 
@@ -61,6 +63,7 @@ def given_or_found(
         held: bytes that this process holds and releases if the plan needs them.
         tell: is called with the seconds of a search, if there was one.
         tell_machine: is called before a search with the machine to plan for.
+        sweeps: whether a plan that is found may sweep the volume.
 
     Raises:
         InvalidInput: the given plan cannot be run.
@@ -68,7 +71,8 @@ def given_or_found(
     """
     choices, stored = required.choices, required.stored
     if given is None:
-        search, start = _search_here(required, tell_machine), perf_counter()
+        search = _search_here(required, tell_machine, sweeps=sweeps)
+        start = perf_counter()
         try:
             found = planning.fastest(search)[0]
         except DoesNotFit as error:
@@ -98,11 +102,13 @@ def check_choices(required: Requirements) -> None:
 def _search_here(
     required: Requirements,
     tell_machine: Callable[[Machine], None] = tell_nobody,
+    *,
+    sweeps: bool = True,
 ) -> Search:
     """Return a search over the plans of this machine that meet requirements."""
     here = machine_here(required.choices)
     tell_machine(here)
-    return planning.search_for(required, here)
+    return planning.search_for(required, here, sweeps=sweeps)
 
 
 def machine_here(choices: Choices) -> Machine:

@@ -196,13 +196,14 @@ def look_around(search: Search, plan: Plan) -> Views:
         return views(search, plan, families(search.catalogue))
 
 
-def search_for(required: Requirements, machine: Machine) -> Search:
+def search_for(required: Requirements, machine: Machine, *, sweeps: bool = True) -> Search:
     """Return a search over all plans for a job on a machine, with primitives of one accuracy class.
 
     Args:
         required: requirements that the plans must meet.
         machine: the machine to plan for. Its memory is the limit, whatever limits
             ``required.choices`` has.
+        sweeps: whether plans may sweep the volume: one process computes its blocks in order.
     """
     network = shared_out(with_head_apart(required.network), machine.used_gpus)
     network = replace(network, weights=None)
@@ -222,7 +223,7 @@ def search_for(required: Requirements, machine: Machine) -> Search:
         libraries = overhead.cuda + host_bytes(network.models, touched.gpus[0])
         overhead = replace(overhead, cuda=libraries)
     division, output = choices.micro_batches, required.job.output
-    found = Search(network, output, machine, primitives, overhead, model, division, device)
+    found = Search(network, output, machine, primitives, overhead, model, division, device, sweeps)
     return found if choices.theta is None else found.with_theta(choices.theta)
 
 

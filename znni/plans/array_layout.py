@@ -85,8 +85,3 @@ def bytes_apart(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
     """
     is_apart = has_own_memory(device) and not storage.fills_storage(step.gives)
     return step.shape_out.nbytes if is_apart else 0
-
-
-def staged_bytes(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
-    """Return the bytes of workspace in which a step's output is made before it is copied."""
-    return 0 if step.cost.writes_views else bytes_apart(step, storage, device)

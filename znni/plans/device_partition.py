@@ -8,7 +8,7 @@ last step writes directly into it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -16,7 +16,7 @@ from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import Shape5, round_up
 from znni.network.network import Network
 from znni.network.node import INPUT
-from znni.plans.array_layout import bytes_apart, packed_storages, staged_bytes, storage_bytes
+from znni.plans.array_layout import bytes_apart, packed_storages, storage_bytes
 from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import ArrayUses, Placement, Use
 from znni.plans.segments import Segment, Step, segment_runs
@@ -29,7 +29,8 @@ class DevicePart:
 
     Attributes:
         segments: the segments, first to last.
-        input_shape: the shape of the tensor that they take for a patch.
+        input_shape: the shape of the tensor that they take for a patch. In a sweep on a GPU, it is
+            what a pass takes.
         hands_on: whether they hand a tensor on to the next part.
         storage: the arrays of a block, if the network is exact.
         swept: the planes of a sweep, if there is one.
@@ -124,11 +125,10 @@ class DevicePart:
         The bytes that a step takes include its input and output, which are subtracted here. The
         result is negative for a step whose input and output share memory.
         """
-        storage, outside = self.storage, self._bytes_outside
+        outside = self._bytes_outside
         for step, alive in zip(self.steps, self.array_uses().alive(), strict=True):
-            staged = staged_bytes(step, storage, self.device) if storage else 0
             own = step.shape_in.nbytes + step.shape_out.nbytes
-            yield step, outside + alive + staged - own
+            yield step, outside + alive + self.staged_bytes(step) - own
 
     @property
     def _bytes_outside(self) -> int:
@@ -154,7 +154,14 @@ class DevicePart:
 
     def bytes_apart(self, step: Step) -> int:
         """Return the bytes beside ``held_beside`` if a step's output is copied to its place."""
-        return bytes_apart(step, self.storage, self.device) if self.storage else 0
+        if self.storage:
+            return bytes_apart(step, self.storage, self.device)
+        is_apart = self.has_own_memory and self.array_of(step) != step.shape_out
+        return step.shape_out.nbytes if is_apart else 0
+
+    def staged_bytes(self, step: Step) -> int:
+        """Return the bytes of workspace in which a step's output is made before it is copied."""
+        return 0 if step.cost.writes_views else self.bytes_apart(step)
 
     def peaks(self) -> Iterator[tuple[Step, int]]:
         """Yield each step with the most bytes that arrays and workspace take during it."""
@@ -176,9 +183,10 @@ class DevicePart:
             beside = max(0, memory.working - step.shape_in.nbytes - step.shape_out.nbytes)
             if step is not handed:
                 sizes[step.gives] = round_up(self.array_of(step).nbytes, alignment)
-            workspace = memory.workspace if in_place else beside
+            workspace = round_up(memory.workspace if in_place else beside, alignment)
+            workspace += round_up(self.staged_bytes(step), alignment) + spare
             late = not in_place and step.makes_output_late
-            uses.append(Use(step.takes, step.gives, round_up(workspace, alignment) + spare, late))
+            uses.append(Use(step.takes, step.gives, workspace, late))
         stored = frozenset(segment.steps[-1].gives for segment in self.segments[:-1])
         return ArrayUses(sizes, uses, stored)
 
@@ -201,7 +209,7 @@ class DevicePart:
                 tuple(where[name] for name in step.takes),
                 where[step.gives],
                 round_up(step.cost.memory.workspace, alignment)
-                + round_up(staged_bytes(step, storage, self.device), alignment)
+                + round_up(self.staged_bytes(step), alignment)
                 + spare,
             )
             for step in self.steps
@@ -236,7 +244,10 @@ def parts_of(
         swept: the planes of a sweep, if there is one. All its segments are one part.
     """
     if storage or swept:
-        return (DevicePart(segments, patch_input, storage=storage, swept=swept),)
+        part = DevicePart(segments, patch_input, storage=storage, swept=swept)
+        if swept and part.has_own_memory:
+            part = replace(part, input_shape=swept.brought(patch_input))
+        return (part,)
     groups = [tuple(group) for _, group in groupby(segments, lambda segment: segment.device)]
     parts: list[DevicePart] = []
     for group in groups:

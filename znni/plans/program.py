@@ -16,7 +16,7 @@ from typing import NamedTuple
 from znni.core.shapes import Box, Shape5, Vec3, offsets, round_up
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
-from znni.plans.array_layout import Rows, device_rows, packed_storages, staged_bytes
+from znni.plans.array_layout import Rows, device_rows, packed_storages
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.segments import Segment, Step
@@ -250,7 +250,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
             views.made(step.gives) if storage else views.new(step, sweeps),
             room,
             placed.starts[use.writes] if use.late else None,
-            storage is not None and staged_bytes(step, storage, part.device) > 0,
+            part.staged_bytes(step) > 0,
             storage is not None and step.gives in storage.cleared,
             *sweeps,
         )

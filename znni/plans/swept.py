@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.layers import Layer
+from znni.network.layers import Layer, Pool
 from znni.network.network import Network
 from znni.plans.segments import Segment
 
@@ -25,10 +25,16 @@ class Swept(NamedTuple):
     Attributes:
         new: the output planes of a block.
         column: the output planes of a job, which a column has.
+        taken: the most planes of the input that layers take at a time.
     """
 
     new: int
     column: int
+    taken: int
+
+    def brought(self, given: Shape5) -> Shape5:
+        """Return the shape of the part of an input that a GPU holds at a time."""
+        return given._replace(z=self.taken)
 
     def passes(self, behind: int) -> int:
         """Return how often a step runs before the first block of a column.
@@ -72,7 +78,22 @@ def planes_kept(layer: Layer) -> int:
 
 def swept_for(network: Network, patch: Vec3, output: Vec3) -> Swept | None:
     """Return the planes of a sweep in blocks of a size; None if the network is not swept."""
-    return Swept(patch.z, output.z) if network.is_swept else None
+    if not network.is_swept:
+        return None
+    return Swept(patch.z, output.z, patch.z + first_planes(network))
+
+
+def first_planes(network: Network) -> int:
+    """Return the most planes that a sweep's first step keeps of the input.
+
+    It takes layers up to the first pooling, if these are computed again for each of its fragments.
+    """
+    planes = 0
+    for layer in network.layers:
+        planes += planes_kept(layer)
+        if isinstance(layer, Pool):
+            break
+    return planes
 
 
 def kept_by(segments: Sequence[Segment]) -> tuple[Kept, ...]:

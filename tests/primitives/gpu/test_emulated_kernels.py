@@ -15,6 +15,8 @@ from layers import LOCAL, assert_accurate, case_for, random_case, scaled
 from local_primitives import MODULES, check
 
 from znni.core.shapes import Box, Shape5, Vec3
+from znni.machine.arena import output_into
+from znni.machine.cuda import cupy
 from znni.network.layers import NO_PADDING, Conv, Operation, PadLayer, Pool, PooledConv
 from znni.network.padding import Beyond
 from znni.plans.primitive import Primitive
@@ -93,6 +95,34 @@ def test_other_convolutions(primitive: Primitive) -> None:
 )
 def test_pooled_convolutions(primitive: Primitive) -> None:
     is_the_reference(primitive, *POOLED)
+
+
+@pytest.mark.parametrize(
+    "primitive",
+    [
+        *(each for each in fft_tiled.primitives(EMULATED) if each.name in TILED),
+        *direct_pooled_tensor.primitives(EMULATED)[:1],
+    ],
+    ids=lambda primitive: primitive.name,
+)
+def test_an_output_is_written_into_a_view_alone(primitive: Primitive) -> None:
+    layer: Operation = Conv("layer", 20, 9, THREE, "relu")
+    shape = Shape5(2, 20, 12, 17, 19)
+    if primitive.name.startswith("gpu_direct_pooled"):
+        layer, shape = POOLED
+    case = case_for(primitive, layer, shape)
+    out = primitive.out_shape(layer, case.shape)
+    assert out is not None
+    assert primitive.cost(layer, case.shape).writes_views
+    with emulated_gpu(next(orders)):
+        whole = cupy().empty((2 * out.n, out.f + 3, out.z + 4, out.y + 2, out.x + 5), np.float32)
+        whole.fill(np.nan)
+        given = whole[::2, 1:-2, 3:-1, 1:-1, 2:-3]
+        with output_into(given):
+            primitive.build(layer, case.shape, case.weights)(cupy().asarray(case.x))
+        assert_accurate(primitive, case, given.get())
+        given.fill(np.nan)
+        assert np.isnan(whole.get()).all()
 
 
 @pytest.mark.slow

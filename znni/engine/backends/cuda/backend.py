@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from znni.core.shapes import Box
 from znni.engine.backends.cuda.graphs import DeviceGraphs
 from znni.engine.backends.cuda.packed_values import PackedValues
-from znni.engine.backends.cuda.transfer import Span
+from znni.engine.backends.cuda.transfer import Parts, Span
 from znni.engine.executor import Array, OutputMemory, Prepared
 from znni.machine.arena import output_into
 from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, device_workspace
@@ -27,12 +27,15 @@ from znni.machine.packed_arrays import PackedArray, in_words, voxel_shape
 from znni.network.layers import PackedLayer
 from znni.network.network import Network
 from znni.plans.array_layout import SECTOR, SECTOR_BYTES
-from znni.plans.program import ArrayPlace, Program, View
+from znni.plans.program import ArrayPlace, Operation, Program, View
 from znni.plans.segments import Step
 from znni.primitives.gpu.common.clearing import clear_outside, clearing_kernel
 
 # Bytes of each step for the alignment of the arrays in its workspace. Exact networks have few.
 STEP_SPARE = 32 * ALIGNMENT
+
+# A function that copies some planes of an array to another one.
+CopyPlanes: TypeAlias = Callable[[Any, Any], None]
 
 
 def spare_bytes(network: Network) -> int:
@@ -47,22 +50,35 @@ class CudaBackend:
         program: the program. No operation makes its output late.
         network: the network.
         stream: the stream that computes, which is the current one.
+        copy_planes: the function that copies what a sweep carries. None: there are no sweeps.
 
     Attributes:
         arrays: the arrays of the arena, by name.
         spans: takes each step with its work, unless the work is recorded.
     """
 
-    def __init__(self, program: Program, network: Network, stream: Any) -> None:
+    def __init__(
+        self,
+        program: Program,
+        network: Network,
+        stream: Any,
+        copy_planes: CopyPlanes | None = None,
+    ) -> None:
         late = [each.step.primitive for each in program.operations if each.late_at is not None]
         if late:
             raise ValueError(f"{late[0]} makes its output late, which primitives of a GPU may not")
         self._stream = stream
+        self._copy = copy_planes
         self._arena = DeviceArena(program.size, spare=0)
         self._graphs = DeviceGraphs(stream) if program.storage else None
         self._packed = PackedValues(program, network)
         self.spans: list[tuple[Step, Span]] | None = None
         self.arrays = {name: self._array(array) for name, array in program.arrays.items()}
+        self._carried = {
+            each.step.gives: self._arena.array_at(carried.start, (carried.passes, *carried.shape))
+            for each in program.operations
+            if (carried := each.carried)
+        }
 
     def _array(self, array: ArrayPlace) -> Any:
         """Return an array at its place in the arena."""
@@ -82,7 +98,22 @@ class CudaBackend:
 
     def within(self, maps: Any, box: Box) -> Any:
         """Return the samples of a value in a box."""
-        return maps.within(box) if isinstance(maps, PackedArray) else maps[:, :, *box.slices]
+        if isinstance(maps, PackedArray | Parts):
+            return maps.within(box)
+        return maps[:, :, *box.slices]
+
+    def carry(self, array: Any, operation: Operation, passed: int) -> None:
+        """Queue the copies of what a sweep carries: to an array, and then from it."""
+        assert self._copy is not None
+        carried = self._carried[operation.step.gives][passed]
+        planes = carried.shape[2]
+        self._copy(carried, array[:, :, :planes])
+        self._copy(array[:, :, -planes:], carried)
+
+    def forget(self) -> None:
+        """Queue the clearing of what a sweep carries."""
+        for carried in self._carried.values():
+            carried.fill(0)
 
     def launch(self, key: tuple[Array, int], work: Callable[[], Array]) -> Array:
         """Queue work, or launch the recording of equal work."""

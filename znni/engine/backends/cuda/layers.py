@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from znni.core.options import OutputType
 from znni.core.trace import GPU_TRACK, note_span
 from znni.engine.backends.cuda.backend import CudaBackend, load_clearing, spare_bytes
+from znni.engine.backends.cuda.carried import PlaneCopies
 from znni.engine.backends.cuda.labels import DeviceLabels
 from znni.engine.backends.cuda.recombine import DeviceRecombination
 from znni.engine.backends.cuda.scaling import DeviceScaling
 from znni.engine.backends.cuda.transfer import Download, Parts, Span, Upload
 from znni.engine.backends.registry import PartToRun
 from znni.engine.block import Block, Stage
+from znni.engine.column import Column
 from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
@@ -89,6 +91,7 @@ class DeviceLayers:
                 program = program_of(plan.network, part, ALIGNMENT, spare_bytes(plan.network))
                 operations = built_operations(program, wanted.catalogue, wanted.weights)
                 load_clearing(program)
+                copy_planes = PlaneCopies() if program.swept else None
                 self._recombine = DeviceRecombination(plan.patch, dtype)
                 itemsize = plan.input_itemsize
                 given = plan.network.in_features, itemsize
@@ -97,8 +100,8 @@ class DeviceLayers:
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             with self._compute:
-                self._backend = CudaBackend(program, plan.network, self._compute)
-            self._executor = Executor(program, operations, self._backend)
+                self._backend = CudaBackend(program, plan.network, self._compute, copy_planes)
+            self._executor = Executor(program, operations, self._backend, self._backend)
             self._upload = Upload(part.first_input, self._compute, itemsize, scale)
             extents = plan.network.blended_extents(plan.patch)
             dense = (plan.network.blended_features, *extents)
@@ -112,9 +115,13 @@ class DeviceLayers:
             labels: how values become labels; None: they are given as they are.
         """
         self._wanted = labels
+        column = Column()
 
         def launch(block: Block) -> Launched:
-            return self.launch(fragments_of(block))
+            computed = block.tile.computed
+            launched = self.launch(fragments_of(block), follows=column.follows(computed))
+            column.done(computed)
+            return launched
 
         def finish(block: Block) -> NDArray[Any]:
             dense, transfer, computing = self.finish(block.values)
@@ -124,11 +131,15 @@ class DeviceLayers:
 
         return [launch, finish]
 
-    def launch(self, given: Fragments) -> Launched:
+    def launch(self, given: Fragments, *, follows: bool = False) -> Launched:
         """Copy a patch to the GPU and queue all its work. The GPU may still compute the last patch.
 
         The patch's values may be overwritten afterwards. The patch before the last must be
         finished.
+
+        Args:
+            given: the patch.
+            follows: whether a sweep goes on from the patch before.
 
         Raises:
             RunFailed: the GPU fails.
@@ -137,24 +148,27 @@ class DeviceLayers:
         steps: list[tuple[Step, Span]] = []
         with device_errors(self._name):
             with self._upload.of(given) as parts, self._compute:
-                self._queue(given._replace(values=parts), place.dense, steps)
+                self._queue(given._replace(values=parts), place.dense, steps, follows=follows)
             self._compute.record(place.computed)  # recorded last, after all timed work
         return Launched(place, [parts], steps)
 
-    def _queue(self, given: Fragments, dense: Any, steps: list[tuple[Step, Span]]) -> None:
+    def _queue(
+        self, given: Fragments, dense: Any, steps: list[tuple[Step, Span]], *, follows: bool
+    ) -> None:
         """Queue all steps of a patch.
 
         Args:
             given: the patch, whose values are copied to the GPU on request.
             dense: the output to write.
             steps: takes each step with its work.
+            follows: as for ``launch``.
         """
 
         def put(made: Fragments) -> None:
             self._recombine(made.values, made.at, made.stride, dense)
 
         self._backend.spans = steps
-        self._executor(given, put)
+        self._executor(given, put, follows=follows)
 
     def finish(self, launched: Launched) -> Finished:
         """Wait for a patch, and copy its output to the host.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import cycle
 from math import prod
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import FLOAT_BYTES, Shape5
+from znni.core.shapes import FLOAT_BYTES, Box, Shape5
 from znni.engine.backends.cuda.scaling import DeviceScaling
 from znni.engine.executor import Fragments
 from znni.engine.scaling import StoredScaling
@@ -56,7 +57,7 @@ class Upload:
         nbytes = part.elements * itemsize
         self._places = cycle((Place(nbytes), Place(nbytes)))
         self._scale = scale
-        self._scaled = cupy().empty(part, np.float32) if scale else None
+        self._scaled = Place(part.nbytes) if scale else None
 
     def next_place(self) -> Place:
         """Return the place that was filled before the last one."""
@@ -79,10 +80,11 @@ class Upload:
         Raises:
             ValueError: nothing scales them.
         """
-        if self._scale is None:
+        if self._scale is None or self._scaled is None:
             raise ValueError("stored values are given to a plan for float32")
-        self._scale(stored, scaling, self._scaled)
-        return self._scaled
+        scaled = self._scaled.array(stored.shape, np.dtype(np.float32))
+        self._scale(stored, scaling, scaled)
+        return scaled
 
 
 class Parts:
@@ -107,21 +109,44 @@ class Parts:
         self.copied: list[Span] = []
         self.computed: list[Span] = []
 
-    def __getitem__(self, items: slice) -> Any:
-        """Return some items on the GPU. They are valid for work queued before the next request."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return self._given.shape
+
+    @property
+    def _given(self) -> NDArray[Any]:
+        """The tensor, until its last part is copied."""
         if self._values is None:
             raise ValueError("all parts are copied")
+        return self._values
+
+    def within(self, box: Box) -> PartsOfBox:
+        """Return the parts of a box of the tensor."""
+        return PartsOfBox(self, box)
+
+    def __getitem__(self, items: slice) -> Any:
+        """Return some items on the GPU. They are valid for work queued before the next request."""
+        return self._bring(self._given[items], self._scaling)
+
+    def in_box(self, items: slice, box: Box) -> Any:
+        """Return a box of some items on the GPU. It is valid as long as whole items are."""
+        scaling = self._scaling and self._scaling.within(box)
+        return self._bring(self._given[items][:, :, *box.slices], scaling)
+
+    def _bring(self, values: NDArray[Any], scaling: StoredScaling | None) -> Any:
+        """Return values on the GPU, scaled."""
         self._let_go()
         upload, place = self._upload, self._upload.next_place()
         upload.stream.wait_event(place.read)
         before = _now(upload.stream)
-        values = self._values[items]
         x = place.array(values.shape, values.dtype)
-        x.set(values, stream=upload.stream)
+        for one, into in _pieces(values, x):
+            into.set(one, stream=upload.stream)
         self.copied.append(Span(before, _now(upload.stream)))
         upload.compute.wait_event(self.copied[-1].after)
         self._at_work = place, _now(upload.compute)
-        return upload.scaled(x, self._scaling) if self._scaling else x
+        return upload.scaled(x, scaling) if scaling else x
 
     def finish(self) -> None:
         """Wait until the last part is copied. The compute stream may still read it."""
@@ -150,6 +175,32 @@ class Parts:
             place, before = self._at_work
             place.read = _now(self._upload.compute)
             self.computed.append(Span(before, place.read))
+
+
+@dataclass(frozen=True)
+class PartsOfBox:
+    """The parts of a box of a tensor, as those of the whole tensor.
+
+    Attributes:
+        whole: the parts of the whole tensor.
+        box: the box.
+    """
+
+    whole: Parts
+    box: Box
+
+    def __getitem__(self, items: slice) -> Any:
+        """Return some items on the GPU, as ``Parts`` does."""
+        return self.whole.in_box(items, self.box)
+
+
+def _pieces(values: NDArray[Any], x: Any) -> Iterator[tuple[NDArray[Any], Any]]:
+    """Yield the parts of values that lie in one piece, with their places in an array of a GPU."""
+    if values.flags.c_contiguous:
+        yield values, x
+        return
+    for image, into in zip(values, x, strict=True):
+        yield from zip(image, into, strict=True)
 
 
 class Place:

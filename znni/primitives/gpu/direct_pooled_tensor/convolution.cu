@@ -104,7 +104,7 @@ __device__ __forceinline__ void keep_largest(float* maxima, const float (&sums)[
 
 // Stores a row's maxima of 16 maps, as far as there are such maps and voxels. Bias and activation
 // keep the order of values, so they are applied to the maxima.
-__device__ __forceinline__ void store(float* out, Index map_size, const float* maxima,
+__device__ __forceinline__ void store(float* out, Index map_stride, const float* maxima,
                                       const float* __restrict__ bias, int maps, int voxels) {
   const int lane = threadIdx.x % LANES;
 #pragma unroll
@@ -116,17 +116,18 @@ __device__ __forceinline__ void store(float* out, Index map_size, const float* m
       if (map < maps && x < voxels)
         out[x] = activation(maxima[map * MAXIMA_PITCH + x] + of_map);
     }
-    out += map_size;
+    out += map_stride;
   }
 }
 
-// in: (image, IN_MAPS, z, y, x) by strides; out: (image, maps, z, y, x), contiguous. weights: (16
+// in: (image, IN_MAPS, z, y, x) by strides; out: (image, maps, z, y, x), by strides. weights: (16
 // maps, 8 taps, part, lane, 4); taps: the places in the image of each lane's two of 8 taps; bias:
 // padded to whole 16 maps. Blocks: tile x, tile y, tile z, image.
 extern "C" __global__ void __launch_bounds__(WARPS * LANES, BLOCKS)
     convolve_and_pool(const float* __restrict__ in, Index stride_n, Index stride_f,
                       Index stride_z, Index stride_y, int in_z, int in_y, int in_x,
-                      float* __restrict__ out, int maps, int out_z, int out_y, int out_x,
+                      float* __restrict__ out, Index image_stride, Index map_stride, Index z_stride,
+                      Index y_stride, int maps, int out_z, int out_y, int out_x,
                       const uint4* __restrict__ weights, const int2* __restrict__ taps,
                       const float* __restrict__ bias, int tiles_z, int tiles_y, int tiles_x) {
   extern __shared__ __align__(16) float image[];
@@ -150,8 +151,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * LANES, BLOCKS)
   const int y = first_y + warp % TILE_Y, z = first_z + warp / TILE_Y;
   if (y >= out_y || z >= out_z) return;
   const int voxels = out_x - x;
-  const Index map_size = Index(out_z) * out_y * out_x;
-  out += item * maps * map_size + (Index(z) * out_y + y) * out_x + x;
+  out += item * image_stride + z * z_stride + y * y_stride + x;
   const float* seen = image + warp / TILE_Y * WINDOW_Z * PLANE +
                       warp % TILE_Y * WINDOW_Y * PITCH + lane / 4 * WINDOW_X;
   weights += lane;
@@ -165,9 +165,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * LANES, BLOCKS)
       keep_largest(maxima + lane / 4 * MAXIMA_PITCH + eight + lane % 4 * 2, sums);
     }
     __syncwarp();
-    store(out, map_size, maxima, bias + map, maps - map, voxels);
+    store(out, map_stride, maxima, bias + map, maps - map, voxels);
     __syncwarp();
-    out += PRODUCT_MAPS * map_size;
+    out += PRODUCT_MAPS * map_stride;
     weights += STEPS * PARTS * LANES;
   }
 }

@@ -40,6 +40,7 @@ def launcher(work: PooledWork, weights: ConvWeights) -> Run:
             *strides_in_elements(x),
             *map(np.int32, work.shape.size),
             y,
+            *strides_in_elements(y),
             *map(np.int32, work.out[1:]),
             *constants,
             *map(np.int32, tiles),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from znni.primitives.gpu.common.base import ConvolutionWork
 from znni.primitives.gpu.common.hardware import LANES, SECTOR_FLOATS
@@ -26,6 +27,7 @@ class PooledWork(ConvolutionWork):
     """
 
     tile: Tile
+    writes_views: ClassVar[bool] = True
 
     @property
     def groups(self) -> int:

@@ -52,7 +52,9 @@ __device__ __forceinline__ void take_part(float2* exchange, const char* spectra,
 #endif
 
 KERNEL_OF_CLUSTERS inverse_transform(const char* __restrict__ spectra, int groups,
-                                     float* __restrict__ image, int maps, int size_z, int size_y,
+                                     float* __restrict__ image, long long image_stride,
+                                     long long map_stride, long long z_stride,
+                                     long long y_stride, int maps, int size_z, int size_y,
                                      int size_x, int tiles_z, int tiles_y, int tiles_x,
                                      long long first_tile, int tiles,
                                      const float* __restrict__ biases) {
@@ -73,12 +75,10 @@ KERNEL_OF_CLUSTERS inverse_transform(const char* __restrict__ spectra, int group
   __syncthreads();
   const Place place = place_of(first_tile + share.tile, tiles_z, tiles_y, tiles_x);
   const int first_map = share.group * GROUP + share.rank * MAPS;
-  const long long z_stride = (long long)size_y * size_x;
-  const long long map_stride = size_z * z_stride;
-  float* origin = image + ((long long)place.image * maps + first_map) * map_stride +
-                  place.z * z_stride + (long long)place.y * size_x + place.x;
+  float* origin = image + place.image * image_stride + first_map * map_stride +
+                  place.z * z_stride + place.y * y_stride + place.x;
   transform_along_z(exchange,
-                    {origin, map_stride, z_stride, size_x, maps - first_map, size_z - place.z,
+                    {origin, map_stride, z_stride, int(y_stride), maps - first_map, size_z - place.z,
                      size_y - place.y, size_x - place.x},
                     Biases{biases + first_map});
 }

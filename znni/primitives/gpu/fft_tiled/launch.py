@@ -130,6 +130,7 @@ class Launcher:
                 products,
                 np.int32(batches.product_groups),
                 y,
+                *strides_in_elements(y),
                 np.int32(maps),
                 *map(np.int32, batches.out.size),
                 *map(np.int32, batches.grid),

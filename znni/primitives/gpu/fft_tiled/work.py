@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from znni.core.shapes import Vec3
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
@@ -48,6 +49,7 @@ class TileBatches(ConvolutionWork):
     tile: Vec3
     product: ProductShape
     transforms: tuple[TransformShape, TransformShape]
+    writes_views: ClassVar[bool] = True
 
     @property
     def spectra(self) -> SpectrumFormat:
