@@ -145,8 +145,9 @@ class Search(Space):
         most = min(MOST_PRICES_OF_SWEEPS, int(PRICES_PER_SECOND * best.plans[0].seconds))
         self._try_all(thin_patches(self.output, self.network.granularity), tried, sweeps, most)
         self._try_near(tried, sweeps, most // 2)
+        gain = 1.0 if best.plans[0].is_swept else GAIN_OF_SWEEPS  # one may be known
         for sweep in sweeps.plans:
-            if GAIN_OF_SWEEPS * sweep.seconds < best.plans[0].seconds:
+            if gain * sweep.seconds < best.plans[0].seconds:
                 best.add(sweep)
 
     def _try_near(self, tried: set[Vec3], best: BestPlans, most_prices: int = MOST_PRICES) -> None:
