@@ -476,6 +476,20 @@ def predicted_gpus(records: Records) -> str:
     return markdown(lines)
 
 
+def repeated(records: Records) -> str:
+    """Return the share of work that plans do more than once, without sweeps and with them."""
+    lines: dict[str, Line] = {}
+    for name, device in {"sweeps-2-cores.json": "CPU", "sweeps-h200.json": "GPU"}.items():
+        for row in sorted(records[name].rows, key=lambda row: (row["network"], row["memory_gib"])):
+            line = lines.setdefault(str(row["network"]), {"network": str(row["network"])})
+            share = f"{row['plain_repeated']:.0%}"
+            if row["sweeps"]:
+                gain = row["plain_seconds"] / row["chosen_seconds"]
+                share += f", {row['chosen_repeated']:.0%} ({gain:.1f}x)"
+            line[f"{device}, {row['memory_gib']:.0f} GiB"] = share
+    return markdown(list(lines.values()))
+
+
 def predicted_unets(records: Records) -> str:
     """Return the predicted milliseconds of one window of each U-Net on GPUs."""
     lines: dict[str, Line] = {}
@@ -571,6 +585,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "predicted-unets": predicted_unets,
     "gpu-runs": gpu_runs,
     "gpu-predictions": gpu_predictions,
+    "repeated": repeated,
     "strategies": strategies,
 }
 
