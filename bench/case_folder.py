@@ -44,7 +44,7 @@ STEPS = ("reading", "resampling", "network", "writing")
 
 
 class Defaults(NamedTuple):
-    """What is computed on a device by default: a scan, and windows of a network."""
+    """The default work on a device: a scan, and windows of a network."""
 
     size: tuple[int, int, int]
     window: int
@@ -85,7 +85,7 @@ def case_folder_command(
     folder: Folder = None,
     out: Out = None,
 ) -> None:
-    """Time a folder of cases, and tell the share of time in which layers are computed.
+    """Time a folder of cases, and report the share of time in which layers are computed.
 
     On a GPU the network is nnU-Net's, with 32 to 320 maps, and windows are mirrored along all axes,
     as in nnU-Net's default prediction. On the CPU it has three layers, and nothing is mirrored.

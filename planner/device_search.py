@@ -191,8 +191,8 @@ class DeviceSearch:
     ) -> list[Candidate]:
         """Return candidates that fit and beat the limit.
 
-        Left out are those that others beat in time and in all bytes. The arguments are those of
-        ``fastest``.
+        Candidates that others beat in time and in all bytes are left out. The arguments are the
+        same as for ``fastest``.
         """
         within = SecondsToBeat(limit)
         return list(self._beating(partition, budget, job_time, within, [undominated_within]))

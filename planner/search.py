@@ -131,7 +131,7 @@ class Search(Space):
             return False
         if self.given.is_exact or self.network.is_swept or self.given.field_of_view.z == 1:
             return False
-        if self.division == "all":  # they are found with pieces of powers of two
+        if self.division == "all":  # a sweep is found with pieces of powers of two
             return False
         parts = best.plans[0].parts
         return self.overhead.workers == 1 and all(part.has_own_memory for part in parts)
@@ -145,7 +145,7 @@ class Search(Space):
         most = min(MOST_PRICES_OF_SWEEPS, int(PRICES_PER_SECOND * best.plans[0].seconds))
         self._try_all(thin_patches(self.output, self.network.granularity), tried, sweeps, most)
         self._try_near(tried, sweeps, most // 2)
-        gain = 1.0 if best.plans[0].is_swept else GAIN_OF_SWEEPS  # one may be known
+        gain = 1.0 if best.plans[0].is_swept else GAIN_OF_SWEEPS  # the known plan may sweep
         for sweep in sweeps.plans:
             if gain * sweep.seconds < best.plans[0].seconds:
                 best.add(sweep)

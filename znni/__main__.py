@@ -37,7 +37,7 @@ ELSEWHERE = {"gpus", "cluster", "help", "h"}
 
 
 def _begun_with(arguments: Sequence[str]) -> Callable[[], object] | None:
-    """Return what a thread does while a command loads, by the command line; None: nothing."""
+    """Return the work of a thread while a command loads; None if the command has none."""
     from znni.core.processors import HOST
 
     on_host = any(it.rpartition("=")[2] == HOST for it in arguments)

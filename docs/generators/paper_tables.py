@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from statistics import geometric_mean
 from typing import NamedTuple
 
+from performance_tables import caption
+
 from bench.paper.published import NETWORKS, published
 from bench.record import Record, Row
 from bench.table import markdown
@@ -18,6 +20,14 @@ PRUNED = {"CPU": "paper-pruned-ffts-cpu.json", "GPU": "paper-pruned-ffts-gpu.jso
 SUBSAMPLINGS, REGIONS = "paper-subsamplings-h200.json", "paper-regions-h200.json"
 LOWERING, BATCHING = "paper-lowering-16-cores.json", "paper-batching-16-cores.json"
 SPEEDUPS, SIZES = "paper-fft-speedups.json", "paper-sizes-h200.json"
+STRATEGIES = "strategies-h200.json", "strategies-h200-alone.json"
+SHARED = "strategies-h200-host-ram-predicted.json"
+CUDNN_LAYER = "gpu-layers-hidden-3.json"
+PIECES, SHARES = "micro-batches-whole-image-and-lowered.json", "shares-measured.json"
+USED = (
+    *PRUNED.values(), SUBSAMPLINGS, REGIONS, LOWERING, BATCHING, SPEEDUPS, SIZES, *STRATEGIES,
+    CUDNN_LAYER, PIECES, SHARES,
+)  # fmt: skip
 
 DIAGRAM = "a diagram"
 TRAINING = "no: znni does not train, so it has no backward passes"
@@ -29,10 +39,10 @@ class Evaluation(NamedTuple):
     Attributes:
         paper: the paper.
         place: its table or figure.
-        what: what it shows.
+        what: its subject.
         theirs: the paper's number.
-        ours: our number, which may follow from records, or the reason why there is none.
-        command: what measures it, after ``python -m bench``; or another command.
+        ours: our number, made from records, or the reason why there is none.
+        command: the arguments of ``python -m bench``, or a command that begins with ``znni``.
     """
 
     paper: str
@@ -45,7 +55,7 @@ class Evaluation(NamedTuple):
 
 def evaluations(records: Records) -> str:
     """Return all tables and figures of the papers as a table."""
-    return markdown(
+    table = markdown(
         [
             {
                 "paper": it.paper,
@@ -57,6 +67,7 @@ def evaluations(records: Records) -> str:
             for it in EVALUATIONS
         ]
     )
+    return f"{table}\n\n{caption(records, USED, 'Measured or predicted')}"
 
 
 def regions(records: Records) -> str:
@@ -74,7 +85,25 @@ def regions(records: Records) -> str:
         )
         gain = f" {row['gain']:.1f}x" if row.get("gain") else ""
         line[f"output {row['output']}³"] = f"{_shade(row.get('gain'))} {row['family']}{gain}"
-    return markdown([lines[key] for key in sorted(lines)])
+    table = markdown([lines[key] for key in sorted(lines)])
+    return f"{table}\n\n{caption(records, [REGIONS])}"
+
+
+def host_ram(records: Records) -> str:
+    """Return predictions of GPU + host RAM, with fixed and with chosen shares of the GPU."""
+    fixed = [*STRATEGIES, "strategies-h200-together.json"]
+    lines: dict[str, dict[str, str]] = {}
+    for title, names in {"fixed": fixed, "chosen": [SHARED]}.items():
+        for row in (row for name in names for row in records[name].rows):
+            limit = row.get("gpu_limit_gib") or 0
+            if row["strategy"] == "GPU + host RAM" and limit in (4, 12):
+                line = lines.setdefault(row["network"], {"network": row["network"]})
+                line[f"{limit:.0f} GiB, {title}"] = f"{row['predicted_voxels_per_s'] / 1e6:.1f}"
+    titles = [f"{limit} GiB, {title}" for limit in (4, 12) for title in ("fixed", "chosen")]
+    table = markdown(
+        [{key: lines[name][key] for key in ("network", *titles)} for name in sorted(lines)]
+    )
+    return f"{table}\n\n{caption(records, [*fixed, SHARED], 'Predicted')}"
 
 
 def _shade(gain: float | None) -> str:
@@ -112,12 +141,7 @@ def _growth(records: Records) -> str:
 
 
 def _strategies(records: Records) -> str:
-    rows = [
-        row
-        for name in ("strategies-h200.json", "strategies-h200-alone.json")
-        for row in records[name].rows
-        if row.get("voxels_per_s")
-    ]
+    rows = [row for name in STRATEGIES for row in records[name].rows if row.get("voxels_per_s")]
     said = []
     for network in NETWORKS:
         best = max(
@@ -170,7 +194,7 @@ def _batching(records: Records) -> str:
 
 
 def _cudnn(records: Records) -> str:
-    rows = [row for row in records["gpu-layers-hidden-3.json"].rows if row.get("seconds")]
+    rows = [row for row in records[CUDNN_LAYER].rows if row.get("seconds")]
     ours = [row for row in rows if row.get("accuracy", 1.0) <= ACCURACIES["float32"]]
     theirs = [row for row in rows if row["name"].startswith("torch_fp32")]
     gain = max(map(_rate, ours)) / max(map(_rate, theirs))
@@ -182,13 +206,13 @@ def _rate(row: Row) -> float:
 
 
 def _pieces(records: Records) -> str:
-    rows = records["micro-batches-whole-image-and-lowered.json"].rows
+    rows = records[PIECES].rows
     gains = [row["gain"] for row in rows if row.get("gain") and row["division"] == "all"]
     return f"up to {max(gains):.2f}x over undivided, on the CPU"
 
 
 def _joint(records: Records) -> str:
-    rows = records["shares-measured.json"].rows
+    rows = records[SHARES].rows
     gains = [row["gain"] for row in rows if row.get("gain") and row["shares"] == "equal"]
     return f"joint over equal shares: up to {max(gains):.2f}x, on the CPU"
 
@@ -311,4 +335,5 @@ EVALUATIONS = (
 PAPER_TABLES: dict[str, Callable[[Records], str]] = {
     "evaluations": evaluations,
     "regions": regions,
+    "host-ram": host_ram,
 }

@@ -56,7 +56,7 @@ Records = Mapping[str, Record]
 Line = dict[str, str]  # cells of a table by their titles
 
 
-def caption(records: Records, names: Iterable[str]) -> str:
+def caption(records: Records, names: Iterable[str], verb: str = "Measured") -> str:
     """Return the machines, dates and files of some records, in a line."""
     found: dict[str, None] = {}
     dates, files = [], []
@@ -69,7 +69,7 @@ def caption(records: Records, names: Iterable[str]) -> str:
         dates.append(str(about["date"])[:10])
         files.append(f"`{name}`")
     days = " to ".join(dict.fromkeys((min(dates), max(dates))))
-    return f"*Measured on {'; '.join(found)}, {days} ({', '.join(files)}).*"
+    return f"*{verb} on {'; '.join(found)}, {days} ({', '.join(files)}).*"
 
 
 def readme_table(records: Records) -> str:
@@ -479,7 +479,8 @@ def predicted_gpus(records: Records) -> str:
 def repeated(records: Records) -> str:
     """Return the share of work that plans do more than once, without sweeps and with them."""
     lines: dict[str, Line] = {}
-    for name, device in {"sweeps-2-cores.json": "CPU", "sweeps-h200.json": "GPU"}.items():
+    devices = {"sweeps-2-cores.json": "CPU", "sweeps-h200.json": "GPU"}
+    for name, device in devices.items():
         for row in sorted(records[name].rows, key=lambda row: (row["network"], row["memory_gib"])):
             line = lines.setdefault(str(row["network"]), {"network": str(row["network"])})
             share = f"{row['plain_repeated']:.0%}"
@@ -487,7 +488,7 @@ def repeated(records: Records) -> str:
                 gain = row["plain_seconds"] / row["chosen_seconds"]
                 share += f", {row['chosen_repeated']:.0%} ({gain:.1f}x)"
             line[f"{device}, {row['memory_gib']:.0f} GiB"] = share
-    return markdown(list(lines.values()))
+    return f"{markdown(list(lines.values()))}\n\n{caption(records, devices, 'Predicted')}"
 
 
 def predicted_unets(records: Records) -> str:

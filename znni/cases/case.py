@@ -132,8 +132,8 @@ class CaseRun:
     def prepare(self) -> None:
         """Do everything before the networks: unpack, crop, normalize and resample the scan.
 
-        Meanwhile, a thread finds the plan of the first network and makes it ready. At last the run
-        of this network is opened. If the case needs more memory than is allowed, nothing is left in
+        Meanwhile, a thread finds and prepares the plan of the first network. Then the run of this
+        network is opened. If the case needs more memory than is allowed, nothing is left in
         its folder.
 
         Raises:

@@ -137,8 +137,8 @@ def predict_cases(
 ) -> CasesReport:
     """Compute the labels of cases, one after the other.
 
-    Weights, plans and kernels are kept from case to case. While the networks of a case run, the
-    next cases are prepared, as far as there is memory, and the labels of those before are written.
+    Weights, plans and kernels stay in memory from case to case. While the networks of a case run,
+    the next cases are prepared, if memory allows, and the labels of earlier cases are written.
     A case that fails does not stop the others.
 
     Args:
@@ -215,7 +215,7 @@ def predict_cases(
 
 
 def _done_here(work: Callable[[], Result]) -> Future[Result]:
-    """Return the result of work that is done in this thread, or its error."""
+    """Do work in this thread, and return its result or its error."""
     done = Future[Result]()
     try:
         done.set_result(work())
@@ -233,7 +233,7 @@ def _close_cancelled(run: CaseRun, computed: Future[Future[CaseReport]]) -> None
 def _prepared_ahead(
     runs: Iterator[CaseRun], reading: ThreadPoolExecutor, most: int
 ) -> Generator[tuple[CaseRun, Future[None]], None, None]:
-    """Yield each case with what waits until it is prepared. Further ones are prepared meanwhile."""
+    """Yield each case with its preparation. Meanwhile, other cases are prepared."""
 
     def begin(count: int) -> list[tuple[CaseRun, Future[None]]]:
         return [(run, reading.submit(run.prepare)) for run in islice(runs, count)]
@@ -267,8 +267,8 @@ class _Account:
 
     Attributes:
         report: the account so far.
-        pending: the cases that are computed or written, in order, each with what waits for the
-            networks, and then for its labels.
+        pending: the cases that are computed or written, in order, each with the result of
+            its networks. That holds the result of writing its labels.
     """
 
     def __init__(self, total: int, done: CasesDone) -> None:

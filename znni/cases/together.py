@@ -10,8 +10,8 @@ from znni.core.run_options import Options
 from znni.inference.exporting import LABELS_ROOM
 from znni.inference.plan_choice import machine_here
 
-CORES_OF_ONE = 4  # that a case keeps at work while it is prepared or written, about
-SHARE = 8  # of the memory allowed, one part in so many may be for writing
+CORES_OF_ONE = 4  # that are busy while a case is prepared or written, about
+SHARE = 8  # writing may take this part of the allowed memory: one eighth
 
 
 class Together(NamedTuple):
@@ -69,7 +69,7 @@ def beside_writing(options: Options, cases: int) -> Options:
 def with_limit(options: Options) -> Options:
     """Return options with a limit of the host's memory: by default what is there now.
 
-    A limit that is looked up beside a running case would leave out what this process has.
+    If it were looked up while a case runs, it would not contain this process's own memory.
     """
     limits = options.limits
     if limits.ram is not None:

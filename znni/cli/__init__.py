@@ -48,7 +48,7 @@ class _ToStderr(logging.StreamHandler[TextIO]):
     """Writes to what is stderr at that time: a bar of progress stands in for it meanwhile."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as text in the words of the command line, with the library it is of."""
+        """Return a log record as text in the command line's words, with the name of its library."""
         record.library = record.name.partition(".")[0]
         return on_command_line(super().format(record))
 

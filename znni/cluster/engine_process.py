@@ -35,8 +35,8 @@ END_SECONDS = 30.0  # for a process to end once it is killed, or once its socket
 class EngineProcess:
     """A process that answers calls. If it ends, the next call starts another one.
 
-    A process that has got a block answers no other calls but ``Account``. Another process takes its
-    place for them: whoever asks has taken back the blocks.
+    A process that has got a block answers no other calls but ``Account``. For other calls, another
+    process replaces it. The caller has taken back the blocks by then.
 
     Any thread may ask.
 
@@ -57,7 +57,7 @@ class EngineProcess:
     def ask(self, call: Call) -> Answer:
         """Hand a call over, and wait for the answer.
 
-        A process that replaces another one first gets ready as that one did.
+        A process that replaces another one is first prepared for the same plan.
         """
         answers: SimpleQueue[Answer] = SimpleQueue()
         if isinstance(call, Restart):
@@ -87,7 +87,7 @@ class EngineProcess:
             self._end()  # of a process that was started meanwhile
 
     def _end(self) -> None:
-        """End the process. Not under the lock: who holds it may be waiting for the process."""
+        """End the process, without the lock: its holder may be waiting for the process."""
         if running := self._running:
             running.kill()
 
@@ -114,12 +114,12 @@ class _Running:
             raise error
 
     def begin(self, recipe: Recipe, limits: Limits) -> None:
-        """Send what it computes, before any call."""
+        """Send the recipe and the limits, before any call."""
         with suppress(OSError):  # it has just ended, which the thread will answer to each call
             self._connection.send((recipe, limits))
 
     def takes(self, call: Call) -> bool:
-        """Return whether the process answers a call, and not one that takes its place."""
+        """Return whether this process answers a call; otherwise another process replaces it."""
         return self._ended is None and (isinstance(call, Compute | Account) or not self._begun)
 
     def send(self, number: int, call: Call, answers: SimpleQueue[Answer]) -> None:

@@ -198,7 +198,7 @@ class Workers(dict[str, Worker]):
             log.warning("worker %s is lost, with %s", worker.name, counted(len(blocks), "block"))
 
     def ask(self, address: str, call: Call) -> None:
-        """Ask a worker something about itself. It is asked nothing else until it answers."""
+        """Send a worker a call about itself. It gets no other such call until it answers."""
         worker = self[address]
         worker.question, worker.asked = call, self._clock()
         self._engine.submit(address, call)
@@ -221,7 +221,7 @@ class Workers(dict[str, Worker]):
             self.ask(address, Restart())
 
     def described(self) -> str:
-        """Return the address of a worker that has said what it is; empty if none has."""
+        """Return the address of a worker that has described its machine; empty if none has."""
         known = (a for a, worker in self.items() if worker.machinery and not worker.question)
         return next(known, "")
 
@@ -230,7 +230,7 @@ class Workers(dict[str, Worker]):
         self._reference = self[address].machinery
 
     def begin(self, plan: str, probe: Box | None, schedule: Schedule) -> None:
-        """Have the workers get ready for a plan, to get the blocks of a schedule."""
+        """Prepare the workers for a plan, so that they get the blocks of a schedule."""
         self.plan, self.probe, self.schedule = plan, probe, schedule
         for address, worker in self.items():
             if worker.machinery and not worker.question:
@@ -258,10 +258,10 @@ class Workers(dict[str, Worker]):
             self.ask(came.worker, Describe())
 
     def answered(self, came: Answered) -> bool:
-        """Note an answer, and return whether it is of use.
+        """Note an answer, and return whether it can be used.
 
-        It is of none if it comes too late, or if the process has ended: then the worker is asked
-        again.
+        A late answer cannot, nor one of a process that has ended. In these cases the worker is
+        asked again.
         """
         worker = self.get(came.worker)
         if worker is None or worker.refused or worker.question is not came.call:
@@ -306,7 +306,7 @@ class Workers(dict[str, Worker]):
         log.error("worker %s is shut out: %s", worker.name, error)
 
     def _welcome(self, address: str, worker: Worker) -> None:
-        """Have a worker get ready, if there is a plan and it may compute beside the others."""
+        """Prepare a worker, if there is a plan and it may compute beside the others."""
         if self.plan and self._may_compute(address, worker):
             self.ask(address, GetReady(self.plan, self._bits))
 

@@ -31,7 +31,7 @@ def begin(work: Callable[[], object] | None) -> None:
     """Begin work in a thread while modules are loaded, if this process runs one command only.
 
     Args:
-        work: the work. Doing it where it is needed raises its error. None: there is none.
+        work: the work; None: there is none. Its error is raised when it is done again later.
     """
     if _own and work:
         in_background(work)

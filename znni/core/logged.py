@@ -10,8 +10,8 @@ from threading import Event, Thread
 
 log = logging.getLogger("znni")
 
-# Where work that takes long says so. The command line shows it on a terminal, and elsewhere what
-# takes minutes.
+# The log of work that takes long. On a terminal, the command line shows all its messages, and
+# elsewhere only those on work that takes minutes.
 log_of_waits = logging.getLogger("znni.waits")
 
 # What a run does before it computes, if its network normalizes by the whole volume.

@@ -1,7 +1,7 @@
 """Functions that only some operating systems have, and replacements for the others.
 
-The rest of the code asks here, and never for a system by its name. Files such as those in ``/proc``
-are read where their figures are needed, and each reader there has another source.
+The rest of the code asks this module, and never asks for a system by its name. Files such as those
+in ``/proc`` are read where their figures are needed. Each reader has another source, too.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# Flags of os.open: bytes as they are, which only Windows must be told, and not for child processes.
+# Flags of os.open: Windows converts no line ends, and child processes do not inherit the file.
 AS_BYTES = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
-# Whether a folder can be opened, and so locked.
+# True if a folder can be opened, and so locked.
 OPENS_FOLDERS = hasattr(os, "O_DIRECTORY")
 
-# Whether a file may be renamed while it is open.
+# True if a file may be renamed while it is open.
 RENAMES_OPEN_FILES = fcntl is not None
 
-# Whether a new process can take open descriptors of this one along.
+# True if a new process can inherit open descriptors of this one.
 PASSES_DESCRIPTORS = fcntl is not None
 
 LOCKED_BYTE = 2**31 - 2  # Windows locks bytes, which others cannot read; no file has this one

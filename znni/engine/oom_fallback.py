@@ -53,7 +53,7 @@ class VolumeRunner:
     ) -> JobSeconds:
         """Compute what is left of a job with ``run_volume``, and return where the time went.
 
-        Processes made ready for one job are kept for the next.
+        Processes that are prepared for one job are kept for the next.
 
         Args:
             state: what is left of the job.

@@ -285,7 +285,7 @@ def run_volume(
 
 
 def _after_all(state: RunState, plan: Plan, then: Callable[[], None] | None) -> list[Work]:
-    """Return works that change no block. After all blocks they call a function, if there is one."""
+    """Return stages that change no block, and call a function after all blocks."""
     if then is None:
         return []
     left = sum(1 for _ in state.remaining.tiles(plan.patch, swept=plan.is_swept))

@@ -24,7 +24,7 @@ MOST_STORED_BYTES = 2
 
 ZERO = Vec3(0, 0, 0)
 
-# The most scalings of input of which is kept whether values stay finite.
+# The most scalings of input for which an answer is cached: whether values stay finite.
 MOST_SCALINGS = 64
 
 

@@ -34,7 +34,7 @@ _beginning = Lock()
 
 
 class Inferer:
-    """A network made ready to run over patches, or volumes in memory.
+    """A network that is prepared to run over patches, or volumes in memory.
 
     Calling it with an array (z, y, x) or (f, z, y, x) gives the dense output (f', z', y', x')
     as float32. Plans and prepared primitives are kept for the next array of the same size, for as

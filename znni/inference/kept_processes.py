@@ -197,7 +197,7 @@ class KeptProcesses:
 
 
 def _idle_in_all(plans: Iterable[Plan], device: DeviceKind) -> int:
-    """Return the most bytes that plans made ready take, beside the process and the weights."""
+    """Return the most bytes that prepared plans take, beside the process and the weights."""
     return sum(_idle_memory(plan, device) for plan in plans)
 
 

@@ -129,8 +129,8 @@ def infer_many(
         sources: the volumes: files or URLs, as for ``znni.infer``.
         network: a network, or its YAML file.
         folder: where the outputs are made. It is made if it does not exist.
-        suffix: the end of each output's name, after the name of its volume. Its ending tells the
-            format. By default ``-NETWORK.h5``.
+        suffix: the end of each output's name, after the name of its volume. Its ending chooses
+            the format. By default ``-NETWORK.h5``.
         progress: called after each volume with the number of volumes done and that of all.
         options: those of ``znni.infer``, for all volumes. A mask and a plan must suit each of them.
 

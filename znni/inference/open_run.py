@@ -58,7 +58,7 @@ def compute(
 
     Args:
         request: the run.
-        session: finds the plan and makes it ready. It may wait for the disk in a thread.
+        session: finds the plan and prepares it. It may wait for the disk in a thread.
         waited: as for ``infer``.
         progress: as for ``infer``.
         reading: called instead while the volume is read for its statistics; None: ``progress``.
@@ -123,7 +123,7 @@ class OpenRun:
     def compute(
         self, begun: Callable[[Plan, int, int], None] = tell_nobody
     ) -> Callable[[], Report]:
-        """Compute all blocks, and return what completes the output. See ``compute`` above."""
+        """Compute all blocks, and return a function that completes the output, as ``compute``."""
         session, stopwatch, output, plan = self._session, self._stopwatch, self._output, self.plan
         asked, blocks, remaining = self._asked, self._blocks, self._remaining
         last_steps = list[tuple[Step, Step]]()
@@ -184,7 +184,7 @@ class OpenRun:
 
     @contextmanager
     def _abandoning(self) -> Iterator[None]:
-        """Abandon the output if there is an error, which is told what is left of it."""
+        """Abandon the output if there is an error, and add a note on the output to the error."""
         try:
             yield
         except BaseException as error:

@@ -88,7 +88,7 @@ class Primitive(Protocol):
             edges, ``run`` takes a ``Box`` after the input: its samples within the volume, counted
             from the first sample of ``x``.
 
-            The ``run`` of what adds in place takes the value to which it adds after the input. The
+            The ``run`` of a step that adds in place takes the value to add to after the input. The
             output is usually the memory of that value. Else the value is copied there first.
 
             The weights of several layers are those of the first, with those of the others after it.

@@ -74,8 +74,8 @@ class Blend(StageModel):
 
         The stored values are made of the sums before the next block begins. A GPU holds the sums
         itself, and returns the means, or the labels that they give. Sums for the next block along x
-        lie beside those of the block, and are copied then. float32 is written from the array of the
-        sums.
+        lie beside those of the block, and are copied for that block. Output in float32 is written
+        from the array of the sums.
         """
         network, window = run.network, run.network.window
         if not window:

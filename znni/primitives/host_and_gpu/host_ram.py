@@ -32,8 +32,8 @@ from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers
 GIB = 2**30
 
 # GiB of the GPU that the pieces of a call may take, with the primitive's workspace. From 1 GiB on,
-# the link sets the pace of most layers. More than 4 GiB help only if images are huge, by a few
-# percent.
+# the link sets the pace of most layers. More than 4 GiB help by a few percent, and only if images
+# are huge.
 BUDGETS = (0.25, 1, 4, 16)
 
 

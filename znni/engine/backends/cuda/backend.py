@@ -103,7 +103,7 @@ class CudaBackend:
         return maps[:, :, *box.slices]
 
     def carry(self, array: Any, operation: Operation, passed: int) -> None:
-        """Queue the copies of what a sweep carries: to an array, and then from it."""
+        """Queue the copies of the planes that a sweep carries: to an array, and then from it."""
         assert self._copy is not None
         carried = self._carried[operation.step.gives][passed]
         planes = carried.shape[2]
@@ -111,7 +111,7 @@ class CudaBackend:
         self._copy(array[:, :, -planes:], carried)
 
     def forget(self) -> None:
-        """Queue the clearing of what a sweep carries."""
+        """Queue the clearing of the planes that a sweep carries."""
         for carried in self._carried.values():
             carried.fill(0)
 

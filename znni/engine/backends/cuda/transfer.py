@@ -239,7 +239,7 @@ class Download:
         self._arrays = LockedArrays()
 
     def of(self, values: Any) -> NDArray[Any]:
-        """Return a copy on the host. What the stream has not done yet is done first."""
+        """Return a copy on the host. All work queued on the stream before is done first."""
         copy = self._arrays.array(values.shape, values.dtype)
         values.get(stream=self.stream, out=copy)
         return copy

@@ -122,7 +122,7 @@ class DeviceWindows(DeviceLayers):
         return [launch, finish]
 
     def _blended_windows(self) -> BlendedWindows:
-        """Return what computes blocks. It keeps its array, because to lock pages takes long."""
+        """Return the object that computes blocks. It keeps its array: locking pages takes long."""
         if self._blended is None:
             with device_errors(self._name):
                 self._blended = BlendedWindows(self._network, self._patch, pinned, self._threads)

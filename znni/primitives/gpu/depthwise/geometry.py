@@ -44,13 +44,12 @@ MOST_PACKED_SUMS = 112
 FEW_SUMS, SOME_SUMS = 48, 80
 BLOCKS = (4, 3, 2)
 
-# Instructions of a thread that are not products: for a number that it copies, and for one that it
-# stores and moves on to the next plane.
+# Instructions of a thread that are not products. The first number is for a number that it copies,
+# the second for one that it stores and moves on to the next plane.
 COPY_INSTRUCTIONS = 4
 STORE_INSTRUCTIONS = 4
 
-# With fewer taps, a branch around the products of a plane takes longer than products that nobody
-# needs.
+# With fewer taps, a branch around the products of a plane takes longer than unneeded products.
 TAPS_TO_SKIP = 64
 
 

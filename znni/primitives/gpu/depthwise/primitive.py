@@ -172,8 +172,8 @@ def kernels_by_step(layer: Conv | ConvTranspose, weight: Float32, taps: Taps) ->
 def ordered_weights(layer: Conv | ConvTranspose, weight: Float32) -> Float32:
     """Return weights in the order of the kernel.
 
-    They are by map, phase along z and y, plane of a step, tap along y, live plane, and then tap
-    along x and phase along x, which zeros fill to whole vectors.
+    The axes are map, phase along z and y, plane of a step, tap along y and live plane. The last
+    axis has taps and phases along x, and zeros that fill whole vectors.
     """
     ordered = kernels_by_step(layer, weight, Taps.of(layer)).transpose(0, 1, 2, 5, 6, 4, 7, 3)
     rows = ordered.reshape(*ordered.shape[:6], -1)

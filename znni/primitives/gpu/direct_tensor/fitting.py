@@ -143,9 +143,9 @@ def _fitting(block: Block, keeps_images: bool) -> Iterator[Block]:
 def _stages(block: Block) -> Iterator[Vec3]:
     """Yield the extents of stages that divide the kernel of a block, the largest first.
 
-    If the block, given with its whole kernel as a stage, has all taps along z in a product, these
-    are rows, or parts of a row, of all planes. Others are whole planes, rows, or parts of a row.
-    With a stride, a stage is a row.
+    The block is given with its whole kernel as a stage. If a product has all taps along z, stages
+    are rows, or parts of a row, of all planes. Otherwise they are whole planes, rows, or parts of a
+    row. With a stride, a stage is a row.
     """
     kernel = block.kernel
     if block.step != ONE:

@@ -179,8 +179,8 @@ class GpuPackedDepthwise:
 def ordered_weights(layer: Conv | ConvTranspose, weight: Float32, parts: int) -> Float32:
     """Return weights in the order of the kernel.
 
-    They are by group, phase along z and y, plane of a step, tap along x, tap along y, live plane,
-    phase along x, and map of the group.
+    The axes are group, phase along z and y, plane of a step and tap along x. Then come tap along y,
+    live plane, phase along x, and map of the group.
     """
     kernels = kernels_by_step(layer, weight, Taps.of(layer, parts))
     whole = np.zeros((in_whole_groups(len(kernels)), *kernels.shape[1:]), np.float32)

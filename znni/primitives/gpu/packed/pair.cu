@@ -70,7 +70,7 @@ __device__ __forceinline__ Index place(int voxel, Index plane, Index row, int si
 }
 
 // in and out: words of two maps, of (image, group, z, y, x) by strides in voxels. weights: (chunk, step, part,
-// lane) and (chunk, two groups of output maps, part, lane). rows: for each two maps of a lane, what a sum is multiplied by,
+// lane) and (chunk, two groups of output maps, part, lane). rows: for each two maps of a lane, the factor of a sum,
 // and the bias: (chunk, group of two, lane of 4) and (group, lane of 4).
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     pair(const unsigned* in, Index in_n, Index in_f, Index in_z, Index in_y, const Record* records,

@@ -1,6 +1,6 @@
 """Two convolutions of one tap of packed values as one pass: the maps between stay in registers.
 
-It may apply the norm before to what it loads, and add to the packed value in its output's memory.
+It may apply the norm before it as it loads, and add to the packed value in its output's memory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ DEPTH = ROWS = 16
 # Warps of a block, and those of one that has a multiprocessor for itself.
 WARPS, ALONE_WARPS = 4, 8
 
-# Registers of a lane for the left side and the sums, at most, and with which two tiles of voxels
-# share the weights that are loaded.
+# The most registers of a lane for the left side and the sums. Up to the second number, two tiles of
+# voxels share the loaded weights.
 MOST_REGISTERS, FEW_REGISTERS = 128, 112
 
 # With more shared memory, a block has a multiprocessor for itself.
@@ -52,8 +52,8 @@ SHARED_OF_TWO = COMMON_BLOCK_SHARED
 # With less shared memory, three blocks share a multiprocessor.
 SHARED_OF_THREE = 64 * KIB
 
-# Cycles of a multiprocessor for a product of 16 voxels, 16 maps and 8 maps; and instructions of a
-# lane for a number between: its activation, its scales and its rounding.
+# Cycles of a multiprocessor for a product of 16 voxels, 16 maps and 8 maps. Then instructions of a
+# lane for a number between the convolutions: its activation, its scales and its rounding.
 PRODUCT_CYCLES = 2.5
 BETWEEN_INSTRUCTIONS = 16
 LANES_TOGETHER = 128
@@ -288,9 +288,9 @@ def weights_by_lane(
         numbers: the format of the weights.
 
     Returns:
-        float16 (16 input maps, 16 output maps, part, lane, group of the output maps, group of the
-        input maps, map of two), times the powers of two of ``scales_of``. A lane has one map of
-        each group of output maps, and two neighbouring ones of each group of input maps.
+        float16, times the powers of two of ``scales_of``. The axes are (16 input maps, 16 output
+        maps, part, lane, group of the output maps, group of the input maps, map of two). A lane has
+        one map of each group of output maps, and two neighbours of each group of input maps.
     """
     whole = np.zeros((given, taken), np.float32)
     scaled = weight[..., 0, 0, 0] * scales_of(weight)[:, None]
