@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -19,13 +20,14 @@ from znni.core.options import ACCURACIES
 
 HEADER = """# {title}
 
-Each record has its machine, date and exact command. Times are wall-clock medians, or times by the
-GPU's clock for layers of a GPU. `floor` is the least time that the declared operations and bytes
-take at the measured ceilings. `achieved` is its share of the measured time. Errors are relative to
-float64. Commands and predicted times are those of the revision that was measured; `bench/README.md`
-has the names of today's commands.
+Each record has its machine, date and command, without folders of temporary files. Times are wall-
+clock medians, or times by the GPU's clock for layers of a GPU. `floor` is the least time that the
+declared operations and bytes take at the measured ceilings. `achieved` is its share of the measured
+time. Errors are relative to float64. Commands and predicted times are those of the revision that
+was measured; `bench/README.md` has the names of today's commands.
 """
 
+TEMPORARY_FOLDERS = re.compile(r"/tmp/(?:[\w.-]+/)*")
 BEST = 3  # primitives that a picture shows
 DOTS_PER_INCH = 150
 DISTINCT = 20  # colours of matplotlib's largest palette of distinct ones
@@ -100,7 +102,7 @@ def _section(file: str, record: Record) -> str:
         f"{machine['processor']}, {machine['threads']} threads, {machine['memory_gib']} GiB, "
         f"{machine['system']}, Python {machine['python']}; {record.about['date']}; {versions}"
         f"{f'; revision {revision}' if revision else ''}.\n",
-        f"```\n{record.about['command']}\n```\n",
+        f"```\n{TEMPORARY_FOLDERS.sub('', record.about['command'])}\n```\n",
         *(f"- {_limits(measured)}" for measured in record.about["ceilings"]),
         f"\n{table(record.kind, record.rows)}\n",
     ]

@@ -153,6 +153,8 @@ def test_records_of_several_commands_are_joined(tmp_path: Path) -> None:
     assert (joined.about["revision"], joined.about["date"]) == ("abc", "day 1 to day 3")
     assert len(joined.about["ceilings"]) == 3
     assert "command 1\ncommand 2" in report({"joined.json": joined})
+    joined.about["command"] = "command --plan /tmp/a-b/c/plan.json --out /tmp/out.json"
+    assert "\ncommand --plan plan.json --out out.json\n" in report({"joined.json": joined})
     other = replace(made[0], about=made[0].about | {"machine": {"processor": "another"}})
     for wrong, said in [(other, "different machine"), (replace(made[0], kind="shares"), "shares")]:
         with pytest.raises(InvalidInput, match=said):
