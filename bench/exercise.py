@@ -93,6 +93,8 @@ CASES: tuple[tuple[Operation, Shape5], ...] = (
     (PooledConv(Conv("few", 3, 8, Vec3(3, 4, 3), "elu"), SLAB), Shape5(2, 3, 13, 19, 31)),
     (CUBE, Shape5(2, 5, 11, 13, 17)),
     (SLAB, Shape5(1, 3, 7, 11, 9)),
+    (replace(CUBE, reduce="average"), Shape5(2, 5, 11, 13, 17)),
+    (replace(SLAB, reduce="average"), Shape5(1, 3, 7, 11, 9)),
 )
 
 # Layers of exact networks. The shape is that of all inputs together.
