@@ -15,6 +15,7 @@ import pytest
 from case_reference import OPTIONS, network, run
 from case_scans import nibabel, scan, weights_file, write
 
+from znni.cases import case as case_module
 from znni.cases import folder as folder_module
 from znni.cases import together as together_module
 from znni.cases.case import CaseRun, predict
@@ -222,6 +223,25 @@ def test_networks_of_two_cases_take_turns(tmp_path: Path, monkeypatch: pytest.Mo
         found = np.asarray(nibabel.load(path).dataobj).T
         np.testing.assert_array_equal(found, expected[path.name])
     assert all(name.startswith("znni-network") for name in threads)
+
+
+def test_a_run_that_may_measure_is_opened_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would measure beside the network of another case."""
+    net, cases = folder_of_cases(tmp_path, "abc")
+    monkeypatch.setattr(folder_module, "computed_at_once", lambda _: 2)
+    monkeypatch.setattr(case_module, "may_be_measured", lambda _: True)
+    had_turns: list[bool] = []
+    find = Session.plan_for
+
+    def noted(self: Session, *given: Any) -> Any:
+        had_turns.append(threading.get_ident() in self.processes._running)
+        return find(self, *given)
+
+    monkeypatch.setattr(Session, "plan_for", noted)
+    assert not predict_cases(cases, net, OPTIONS).failures
+    assert had_turns == [True] * 3
 
 
 def test_several_cases_are_prepared_and_written_at_once(

@@ -91,6 +91,19 @@ def test_output_comes_as_it_is_stored(dtype: OutputType) -> None:
     np.testing.assert_allclose(case.found, expected, atol=0.51 if dtype == "uint8" else 1e-3)
 
 
+@pytest.mark.parametrize(("count", "expected"), [(1, 1), (2, 0)])
+def test_a_run_may_only_follow_before_the_end_if_one_process_computes(
+    count: int, expected: int
+) -> None:
+    """Outputs of several processes lie in their slots, which a further run would take."""
+    calls: list[None] = []
+    workers, case = fleet(count), Case()
+    case.run(workers, computed=lambda: calls.append(None))
+    workers.end()()
+    assert len(calls) == expected
+    case.check_finished_blocks()
+
+
 def test_blocks_that_need_no_work_are_not_given_to_workers() -> None:
     case = Case()
     mask = np.zeros(case.x.shape, np.uint8)

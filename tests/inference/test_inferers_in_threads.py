@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Barrier, Lock
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tiny_network import close, expected
 
 import znni
 from znni.core.shapes import Shape5
+from znni.inference.session import Session
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import Machine
 from znni.network.layers import Operation
@@ -124,3 +126,22 @@ def test_calls_of_one_take_turns(
     with ThreadPoolExecutor(3) as threads:
         for found, right in zip(threads.map(inferer, volumes), wanted, strict=True):
             assert close(found, right)
+
+
+def test_weights_are_not_those_that_another_thread_asks_for_meanwhile() -> None:
+    """Another thread asks for its weights while a session compares what it has."""
+    own, other = znni.random_weights(NETWORK, 1), znni.random_weights(NETWORK, 2)
+    session = Session()
+
+    class Layers:
+        """Equal to any, once the other thread has asked."""
+
+        def __eq__(self, _: object) -> bool:
+            session.weights_for(NETWORK, other, None)
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    asked: Any = SimpleNamespace(weighted=Layers(), weights=NETWORK.weights)
+    session._weights = (asked.weighted, asked.weights, id(own), None), own, own
+    assert session.weights_for(asked, own, None) is own

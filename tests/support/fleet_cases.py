@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -50,7 +51,14 @@ class Case:
         self.volume = ArrayVolume(self.x)
         self.mask: ArrayVolume | None = None
 
-    def run(self, workers: Fleet, output: Any = None, *, last: bool = False) -> None:
+    def run(
+        self,
+        workers: Fleet,
+        output: Any = None,
+        *,
+        last: bool = False,
+        computed: Callable[[], None] | None = None,
+    ) -> None:
         """Run the volume."""
         features, dtype = len(self.found), self.found.dtype
         weights = random_weights(NETWORK, 0)
@@ -61,7 +69,7 @@ class Case:
             self.remaining,
             lambda done, _: self.told.append(done),
         )
-        run_volume(state, workers, self.stopwatch, last=last)
+        run_volume(state, workers, self.stopwatch, last=last, computed=computed)
 
     def check_finished_blocks(self) -> None:
         """Check that all that is written is right, and that the rest is still to be done."""

@@ -307,7 +307,10 @@ class CaseRun:
         """Compute the output of a network, unless an earlier run has."""
         if not self._out(number).exists():
             self._complete()
-            run = self._opened.pop(number, None) or self._open(number)
+            run = self._opened.pop(number, None)
+            if run is None:
+                with self._session.processes.running():  # this machine may be measured for it
+                    run = self._open(number)
             if run.plan.seconds > MINUTE:
                 name, about = run.plan.network.name, duration(run.plan.seconds)
                 self._session.warn(f"network {name} takes about {about} for the scan")

@@ -284,6 +284,8 @@ def _travelling(request: Request) -> Request:
         if not isinstance(region.mask, str | Path):
             raise InvalidInput("a mask in memory is not seen by workers; give the name of its file")
         region = replace(region, mask=_absolute(region.mask))
+    if weights is not None and not isinstance(weights, str | Path):
+        raise InvalidInput("weights in memory are not seen by workers; give the name of their file")
     return replace(
         request,
         source=_absolute(request.source),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
+from functools import cache
 from statistics import fmean
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -206,12 +206,13 @@ def run_volume(
         processes: compute the blocks.
         stopwatch: learns where the time goes.
         last: whether no run follows. Then each process ends while its last blocks are written.
-        computed: called once all blocks are computed. The last ones may not be written yet, and
-            another run may begin with the same processes. None: nothing is called.
+        computed: called once all blocks are computed, if one process computes them. The last ones
+            may not be written yet, and another run may begin with this process. Outputs of several
+            processes lie in their slots until they are written, so nothing is called.
     """
     plan, writing, clocks = processes.plan, Lock(), list[Stopwatch]()
     reads, moments = SharedStopwatch(), Moments()
-    finishing = [*works(state, plan.network, "computing"), *_after_all(state, plan, computed)]
+    finishing = works(state, plan.network, "computing")
     store = in_turn(_timed(stopwatch, "writing", works(state, plan.network, "writing")))
 
     def write(block: Block) -> None:
@@ -240,7 +241,7 @@ def run_volume(
         def others() -> list[Work]:
             *before, final = map(through, slot.stages())
             finish = _timed(finished, "host_layers", finishing)
-            return [*before, in_turn([final, noted, *finish]), write]
+            return [*before, in_turn([final, *finish, noted]), write]
 
         if slot.one_at_a_time:
             return StageChain(
@@ -253,13 +254,11 @@ def run_volume(
 
     per_process = [(slots, Lock()) for slots in processes.block_slots(stopwatch, state.labels)]
 
-    def leave(number: int) -> None:
-        moments.note(f"process {number + 1} has computed its last block")
-        if last:
-            processes.leave(number)
-
-    leaves = (partial(leave, number) for number in range(len(per_process)))
-    last_blocks = LastBlocks(leaves)
+    then = computed if len(per_process) == 1 else None
+    numbers = range(len(per_process))
+    last_blocks = LastBlocks(
+        _leaving(each, processes, moments, then, last=last) for each in numbers
+    )
     chains = [
         chain(number, slot, reading)
         for number, (slots, reading) in enumerate(per_process)
@@ -284,23 +283,27 @@ def run_volume(
         stopwatch.add("host_layers", fmean(clock.of("host_layers") for clock in clocks))
 
 
-def _after_all(state: RunState, plan: Plan, then: Callable[[], None] | None) -> list[Work]:
-    """Return stages that change no block, and call a function after all blocks."""
-    if then is None:
-        return []
-    left = sum(1 for _ in state.remaining.tiles(plan.patch, swept=plan.is_swept))
-    counting = Lock()
+def _leaving(
+    number: int,
+    processes: Processes,
+    moments: Moments,
+    computed: Callable[[], None] | None,
+    *,
+    last: bool,
+) -> Callable[[], None]:
+    """Return the function that is called after the last block of a process is computed.
 
-    def work(block: Block) -> Block:
-        nonlocal left
-        with counting:
-            left -= 1
-            is_last = left == 0
-        if is_last:
-            then()
-        return block
+    Arguments are those of ``run_volume``.
+    """
 
-    return [work]
+    def leave() -> None:
+        moments.note(f"process {number + 1} has computed its last block")
+        if last:
+            processes.leave(number)
+        if computed:
+            computed()
+
+    return leave
 
 
 def _timed(stopwatch: Stopwatch, stage: ReportStage, works: Sequence[Work]) -> list[Work]:

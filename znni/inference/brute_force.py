@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product, tee
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -314,7 +314,8 @@ def _activated(planes: Planes, layer: Conv) -> Planes:
 def _pooled(planes: Planes, layer: Pool) -> Planes:
     """Yield the maxima or averages of whole windows."""
     held: list[Float64] = []
-    window, reduced = layer.window, np.max if layer.reduce == "max" else np.mean
+    window = layer.window
+    reduced: Callable[..., Any] = np.max if layer.reduce == "max" else np.mean
     for plane in planes:
         held.append(plane)
         if len(held) == window.z:

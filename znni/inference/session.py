@@ -93,7 +93,7 @@ class Session:
         self._weights: tuple[object, object, Weights] | None = None
         self._planning = RLock()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
-        self._plans_ahead: dict[Hashable, Plan] = {}
+        self._plans_ahead: OrderedDict[Hashable, Plan] = OrderedDict()
         self.processes = KeptProcesses(self._choices)
         self._waiting_thread: ThreadPoolExecutor | None = None
 
@@ -104,9 +104,10 @@ class Session:
         if self._ahead is not None:
             return self._ahead.result()
         asked = network.weighted, network.weights, id(given), random_seed
-        if self._weights is None or self._weights[0] != asked:
-            self._weights = asked, given, weights_for(network, given, random_seed)
-        return self._weights[-1]
+        known = self._weights  # another thread may replace it
+        if known is None or known[0] != asked:
+            self._weights = known = asked, given, weights_for(network, given, random_seed)
+        return known[-1]
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the plan kept for such a job; else check the given one, or find the fastest."""
@@ -133,6 +134,8 @@ class Session:
             if found is None:
                 found = self._found(None, self._within_limits(required))
                 self._plans_ahead[job] = found
+                while len(self._plans_ahead) > MOST_PLANS:
+                    self._plans_ahead.popitem(last=False)
         return found
 
     def expected(self, plan: Plan) -> Plan:
@@ -197,7 +200,8 @@ class Session:
         """Wait for the disk in a thread if runs follow. Return the step that waits for the end."""
         if not self.keeps:
             return wait
-        self._waiting_thread = self._waiting_thread or ThreadPoolExecutor(1, "znni-disk")
+        with self._planning:
+            self._waiting_thread = self._waiting_thread or ThreadPoolExecutor(1, "znni-disk")
         return self._waiting_thread.submit(wait).result
 
     def done(self, plan: Plan, choices: Choices) -> None:

@@ -37,7 +37,9 @@ SPARE = 2048  # bytes that the alignment of a call's arrays takes at the most
 TOUCHED = 64 * 2**20  # bytes that a thread touches at a time
 
 # How pages are mapped that no other process sees. Windows has no others without a file.
-PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+PRIVATE: dict[str, Any] = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+)
 
 _current: ContextVar[Arena | None] = ContextVar("_current", default=None)
 _given: ContextVar[Float32 | None] = ContextVar("_given", default=None)
