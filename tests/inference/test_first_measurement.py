@@ -103,3 +103,12 @@ def test_a_run_goes_on_if_its_measurements_cannot_be_kept(
     monkeypatch.setenv(VARIABLE, "no-folder/costs.sqlite")
     assert "a model of flops and bytes" in succeeds(*INFER)
     assert "measured costs cannot be written" in "".join(caplog.messages)
+
+
+@pytest.mark.usefixtures("long")
+def test_nothing_is_measured_beside_other_programs(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("znni.inference.first_measurement.slowdown", lambda: 1.5)
+    assert NOT_MEASURED in succeeds(*INFER)
+    assert not measured

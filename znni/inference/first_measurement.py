@@ -12,6 +12,8 @@ from znni.core.volume import Step
 from znni.inference import planning
 from znni.inference.plan_choice import machine_here
 from znni.inference.request import Requirements
+from znni.machine.busy import slowdown
+from znni.plans.band import TOLD_SLOWDOWN
 from znni.plans.plan import Plan
 from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 
@@ -42,13 +44,16 @@ def fastest_measured(plan: Plan, required: Requirements, make_room: Step) -> Pla
     """Return the fastest plan for a long run, by times of this machine.
 
     If kinds of primitives were never measured, the steps that they compute are measured first. Then
-    another plan may be faster, whose steps are measured in turn.
+    another plan may be faster, whose steps are measured in turn. Nothing is measured while other
+    programs keep cores busy.
 
     Args:
         plan: the fastest plan by what is known.
         required: requirements that it meets.
         make_room: called before anything is measured, to release what else takes memory.
     """
+    if slowdown() >= TOLD_SLOWDOWN:
+        return plan  # times beside other programs would mislead all later plans
     budget = _budget(plan)
     if not may_be_measured(plan) or required.choices.costs != "auto" or plan.machine.absent:
         return plan
