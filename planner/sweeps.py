@@ -157,14 +157,19 @@ def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
 def best_split(search: Search) -> Plan | None:
     """Return about the fastest plan with layers on both devices, if the search allows one.
 
-    Only cubes and whole batches are tried, so this takes seconds.
+    Cubes and whole batches choose the number of layers on the host. Then all plans with this
+    number are searched.
     """
     layers = len(search.network.nodes)
     places = [it for it in search.cut_points if 0 < it.layers_on_host < layers]
     if not places:
         return None
     some = cubes(search, at_equal_ratios(4, max(search.output), EDGES))
-    return search.undivided().through(places).fastest_of(some)
+    found = search.undivided().through(places).fastest_of(some)
+    if found is None:
+        return None
+    same = [it for it in places if it.layers_on_host == found.layers_on_host]
+    return next(iter(search.through(same).fastest(known=found)), found)
 
 
 def _between(small: Vec3, large: Vec3) -> list[Vec3]:
