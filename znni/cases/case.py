@@ -340,7 +340,10 @@ class CaseRun:
         saved = self.case.probabilities is not None
         values = stored_values(prepared.network, probabilities=saved)
         options = replace(self._options, values=values)
-        return Request(source, running(prepared), self._out(number), options, self._weights[number])
+        return Request(
+            source, running(prepared), self._out(number), options, self._weights[number],
+            afresh=f"to start afresh, delete {self.case.folder}",
+        )  # fmt: skip
 
     def _out(self, number: int) -> Path:
         """Return the file that a network makes."""

@@ -186,6 +186,7 @@ def held(case: Case) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
+            _drop_notes(error, case)
             if _has_steps(case.folder):
                 error.add_note(
                     f"{case.folder} keeps what is finished, and the same command goes on there"
@@ -196,6 +197,12 @@ def held(case: Case) -> Iterator[None]:
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _drop_notes(error: BaseException, case: Case) -> None:
+    """Remove notes on files of a case's folder, which the user has not named."""
+    notes = getattr(error, "__notes__", [])
+    notes[:] = [note for note in notes if not note.startswith(f"{case.folder}{os.sep}")]
 
 
 def _has_steps(folder: Path) -> bool:

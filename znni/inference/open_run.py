@@ -118,7 +118,9 @@ class OpenRun:
                 self._attributes |= grid_attributes(wanted.grid)
                 output.describe(self._attributes, self.plan.patch)
                 boxes = share and share(self.plan.patch)
-                self._remaining = remaining_of(output, job, self.plan, progress, boxes)
+                self._remaining = remaining_of(
+                    output, job, self.plan, progress, boxes, request.afresh
+                )
 
     def compute(
         self, begun: Callable[[Plan, int, int], None] = tell_nobody

@@ -51,6 +51,7 @@ class Request:
         plan: the plan to follow; None: the fastest.
         command: the command line, which is noted in the output; empty if there was none.
         part: the part of the output to compute, as ``I/N``; None: all of it.
+        afresh: what starts a stopped run afresh, for a message.
     """
 
     source: str | Path | ArrayLike
@@ -62,6 +63,7 @@ class Request:
     plan: Plan | None = None
     command: str = ""
     part: str | None = None
+    afresh: str = f"{option('resume', False)} starts afresh"
 
     @property
     def loaded(self) -> Network:

@@ -222,7 +222,12 @@ def note_new_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
 
 
 def remaining_of(
-    output: Output, job: Job, plan: Plan, progress: Progress, share: list[Box] | None
+    output: Output,
+    job: Job,
+    plan: Plan,
+    progress: Progress,
+    share: list[Box] | None,
+    afresh: str,
 ) -> Remaining:
     """Return what is left to be computed of a described output, and report it as progress.
 
@@ -232,17 +237,17 @@ def remaining_of(
         plan: the plan for what is left.
         progress: is told of the finished blocks.
         share: the boxes that this process writes; None if it writes all.
+        afresh: what starts the run afresh, for a message.
     """
     history = output.begun.history
     remaining = Remaining(job, history, share, swept=plan.is_swept)
     if history:
         finished = remaining.total - remaining.voxels
-        afresh = f"; {option('resume', False)} starts afresh" if share is None else ""
         log.warning(
             "going on where an earlier run stopped, with %.0f%% of %s finished%s",
             100 * finished / remaining.total,
             "the output" if share is None else "this part",
-            afresh,
+            f"; {afresh}" if share is None else "",
         )
         progress(finished, remaining.total)
     return remaining
