@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,6 +44,7 @@ class CaseVerification:
     Attributes:
         out: the labels.
         voxels: the number of voxels.
+        places: the number of places at which voxels lie side by side.
         outside: the number of them outside of the crop, where labels are 0.
         ties: the number of other labels whose maps are equal but for rounding.
         wrong: the number of wrong labels.
@@ -53,6 +54,7 @@ class CaseVerification:
 
     out: Path
     voxels: int
+    places: int
     outside: int
     ties: int
     wrong: int
@@ -66,7 +68,10 @@ class CaseVerification:
 
     def __str__(self) -> str:
         """Return the account in words."""
-        about = f"{counted(self.voxels, 'voxel')} computed again in float64"
+        about = (
+            f"{counted(self.voxels, 'voxel')} in {counted(self.places, 'place')} computed again in "
+            f"float64"
+        )
         if self.outside:
             about += f", {self.outside} of them outside of the crop"
         if self.ties:
@@ -75,8 +80,8 @@ class CaseVerification:
             return f"{self.out}: {about}; all labels agree (seed {self.seed})"
         z, y, x = self.at
         return (
-            f"{self.out}: {about}; {counted(self.wrong, 'label')} differ, as that at z={z}, y={y}, "
-            f"x={x} (seed {self.seed})"
+            f"{self.out}: {about}; {counted(self.wrong, 'label')} differ{'s' * (self.wrong == 1)}, "
+            f"as that at z={z}, y={y}, x={x} (seed {self.seed})"
         )
 
 
@@ -151,7 +156,8 @@ def verify_case(
             ties += 0 < misfit <= near
             wrong += [at] * (not misfit <= near)
     first = _as_stored(wrong[0], scan) if wrong else None
-    return CaseVerification(case.out, len(chosen), outside, ties, len(wrong), first, seed)
+    places = 1 + sum(at != before._replace(x=before.x + 1) for before, at in pairwise(chosen))
+    return CaseVerification(case.out, len(chosen), places, outside, ties, len(wrong), first, seed)
 
 
 def _check_simple(networks: NetworkSet) -> None:
