@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fake_stages import overhead
 from fakes import Fake, fake_catalogue, machine
 from random_networks import chain
@@ -46,3 +48,16 @@ def test_alternatives_are_all_others_with_what_the_plan_would_take_with_them() -
     assert "quick_but_large" in after
     assert "0." in after
     assert after.endswith("of 977 KiB")
+
+
+def test_a_faster_primitive_that_fits_takes_longer_to_prepare() -> None:
+    plan = Search(NETWORK, Vec3(12, 12, 12), machine(ROOM), CATALOGUE, overhead(1000)).fastest()[0]
+    step, runs, (faster, *_) = next(alternatives(plan, CATALOGUE, BUILT_IN))
+    memory = replace(step.cost.memory, resident=step.cost.memory.resident + 2048)
+    faster = replace(
+        faster, memory=1, step=replace(faster.step, cost=replace(faster.step.cost, memory=memory))
+    )
+    _, after = explanation([(step, runs, [faster])]).splitlines()
+    assert after.endswith("x the time, but 2 KiB more to prepare once")
+    slower = replace(faster, step=replace(faster.step, seconds=2 * step.seconds))
+    assert explanation([(step, runs, [slower])]).endswith("2.00x the time")

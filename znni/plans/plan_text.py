@@ -309,4 +309,7 @@ def _explanation_row(step: Step, runs: int, other: Alternative) -> tuple[str, ..
     times = f"{other.step.seconds / step.seconds:.2f}x the time"
     if other.memory > other.allowed:
         times += f", and {in_units(other.memory)} of {in_units(other.allowed)}"
+    elif other.step.seconds < step.seconds:
+        more = other.step.cost.memory.resident - step.cost.memory.resident
+        times += f", but {in_units(more)} more to prepare once" * (more > 0)
     return "", str(other.step.primitive), f"{seconds:.3f} s", times
