@@ -10,7 +10,7 @@ from case_scans import NET, nibabel, scan, weights_file, write
 from command_line import refused, succeeds
 
 import znni
-from znni.cases.case_folder import Case
+from znni.cases.case_folder import Case, held
 from znni.cli.nnunet import _noting_labels
 from znni.network.network_file import load_network
 
@@ -68,6 +68,24 @@ def test_options_that_do_not_apply_are_errors(option: list[str], named: str) -> 
 
 
 @pytest.mark.usefixtures("folder")
+def test_plan_leads_to_the_dry_run_of_a_case() -> None:
+    said = refused("plan", "--net", "organs.yaml", "--volume", "ct.nii.gz")
+    assert "znni infer SCAN --net organs.yaml --case --dry-run plans a whole case" in said
+
+
+@pytest.mark.usefixtures("folder")
+def test_to_start_afresh_the_folder_is_deleted() -> None:
+    said = refused("infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--no-resume")
+    assert "to start afresh, delete the folder OUT.case beside the labels" in said
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_for_labels_leads_to_predict() -> None:
+    said = refused("infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--out", "outs")
+    assert "for a folder of scans, give znni nnunet predict -i SCANS -o outs" in said
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_folder_above_results_names_them(tmp_path: Path) -> None:
     results = tmp_path / "Dataset001_Organs" / "nnUNetTrainer__nnUNetPlans__3d_fullres"
     results.mkdir(parents=True)
@@ -89,11 +107,23 @@ def test_a_stopped_folder_says_how_to_keep_labels(tmp_path: Path) -> None:
     assert stopped.value.__notes__ == noted
 
 
+def test_a_stopped_case_names_its_folder_alone(tmp_path: Path) -> None:
+    case = Case((tmp_path / "scan.nii",), tmp_path / "labels.nii")
+    case.folder.mkdir()
+    (case.folder / "image.npy").touch()
+    stop = KeyboardInterrupt()
+    stop.add_note(f"{case.folder / 'labels.h5'} was not made")
+    with pytest.raises(KeyboardInterrupt) as stopped, held(case):
+        raise stop
+    noted = [f"{case.folder} keeps what is finished, and the same command goes on there"]
+    assert stopped.value.__notes__ == noted
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_network_without_steps_is_an_error() -> None:
     Path("plain.yaml").write_text(NET.replace("case: {channels: [CT]}\n", ""))
     said = refused("infer", "ct.nii.gz", "--net", "plain.yaml", "--case")
-    assert "does not say how whole cases are processed" in said
+    assert "does not say how whole cases are processed; add labels: and case:" in said
 
 
 def test_a_results_folder_is_found_as_nnunet_finds_it(

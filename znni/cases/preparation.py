@@ -218,8 +218,9 @@ def rules_of(network: Network) -> CaseRules:
     """
     if network.case is None:
         raise InvalidInput(
-            f"network {network.name} does not say how whole cases are processed; import it again "
-            f"from nnU-Net's results folder, or run it with znni infer over a prepared volume"
+            f"network {network.name} does not say how whole cases are processed; add labels: and "
+            f"case: {{channels: [CT]}} to its file, import it again from nnU-Net's results folder, "
+            f"or run it with znni infer over a prepared volume"
         )
     return network.case
 

@@ -12,6 +12,7 @@ from time import perf_counter
 from znni.cases.preparation import rules_of
 from znni.cases.previous_stage import PreviousNetwork
 from znni.core.errors import InvalidInput
+from znni.core.logged import log_of_waits
 from znni.core.text import duration
 from znni.core.user_cache import (
     MOST_BYTES_OF_IMPORTS,
@@ -42,11 +43,11 @@ def network_of_results(results: Results) -> Network:
     imports = user_cache() / "imports"
     imported = imports / f"nnunet-{_identity(results)[:24]}" / "nnunet.yaml"
     if load(imported) is None:
-        log.warning("importing %s, once", results.path)
+        log_of_waits.info("importing %s, once", results.path)
         imported.parent.mkdir(parents=True, exist_ok=True)
         begun = perf_counter()
         log.info("%s", import_apart(results, imported))
-        log.warning("imported in %s", duration(perf_counter() - begun))
+        log_of_waits.info("imported in %s", duration(perf_counter() - begun))
         delete_unused_once(imports, MOST_BYTES_OF_IMPORTS)
     return load_network(imported)
 

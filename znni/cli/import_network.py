@@ -15,8 +15,9 @@ def import_network(
         Path,
         typer.Argument(
             help="PyTorch exported program (.pt2), ONNX model (.onnx), state dict (.pt, "
-            ".safetensors; needs --like), ZNN network (.h5), package of bioimage.io (.zip, folder "
-            "or rdf.yaml), or folder of nnU-Net's results."
+            ".safetensors; needs --like), checkpoint of pytorch-3dunet (.pytorch), ZNN network "
+            "(.h5), package of bioimage.io (.zip, folder or rdf.yaml), folder of nnU-Net's "
+            "results, or bundle of MONAI."
         ),
     ],
     out: Annotated[
@@ -41,7 +42,7 @@ def import_network(
         bool, typer.Option("--overwrite", help="Replace an existing network.")
     ] = False,
 ) -> None:
-    """Convert a network of PyTorch, ONNX, nnU-Net, bioimage.io or ZNN to a network file."""
+    """Convert a network of PyTorch, ONNX, nnU-Net, MONAI, bioimage.io or ZNN to a network file."""
     from znni.inference.network_import import import_network
 
     echo(import_network(source, out, like=like, axes=axes, overwrite=overwrite))

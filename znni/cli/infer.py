@@ -20,7 +20,7 @@ from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
 from znni.cli.whole_case import check_suits_cases, show_case
-from znni.cli.words import echo
+from znni.cli.words import echo, lead_to_picture
 from znni.core.loading import begin
 from znni.core.logged import READING
 from znni.core.options import Bits, Choices, Recheck
@@ -56,8 +56,9 @@ def infer(
         list[str],
         typer.Argument(
             metavar="VOLUME...",
-            help="HDF5, Zarr, TIFF, NIfTI or .npy file, FILE:/DATASET, or Zarr URL. Several: an "
-            "output for each in the folder --out.",
+            help="HDF5, Zarr, TIFF, NIfTI, NRRD, MetaImage or .npy file, folder of slices, "
+            "FILE:/DATASET, or Zarr URL. Several: an output for each in the folder --out; of a "
+            "whole case, the channels of one scan.",
         ),
     ],
     net: options.Net,
@@ -75,7 +76,8 @@ def infer(
             metavar="FILE",
             help="Output file: .h5, .hdf5, .zarr, .tif, .nii, .nii.gz, .nrrd, .mha, .npy or "
             "the URL of a Zarr. "
-            "Default: VOLUME-NETWORK.h5 in this folder. For several volumes: a folder.",
+            "Default: VOLUME-NETWORK.h5 in this folder; of a whole case, with the ending of its "
+            "scans, such as .nii.gz. For several volumes: a folder.",
         ),
     ] = None,
     suffix: Annotated[
@@ -138,7 +140,7 @@ def infer(
         typer.Option(
             "--case",
             help="The volumes are the channels of a scan: crop, normalize and resample it as the "
-            "network file's case: says, and write its labels. So it is for a results folder of "
+            "network file's case: says, and write its labels. Needless with a results folder of "
             "nnU-Net.",
             rich_help_panel="Input",
         ),
@@ -249,7 +251,7 @@ def infer(
     if part:
         echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
     else:
-        _lead_to_picture(volume, out)
+        lead_to_picture(volume, out)
 
 
 def _on_cluster(
@@ -264,12 +266,6 @@ def _on_cluster(
 def _show(progress: Advance, done: int, total: int, beside: str = READING) -> None:
     """Show progress. A rate of reading is not one of the run."""
     progress(done, total, beside, rated=beside != READING)
-
-
-def _lead_to_picture(volume: str, out: str) -> None:
-    """Tell a person at a terminal how to look at an output."""
-    if sys.stdout.isatty():
-        echo(f"look at it: {shlex.join(['znni', 'view', volume, out])}")
 
 
 def _infer_many(volumes: list[str], request: Request, suffix: str | None, *, dry_run: bool) -> None:
@@ -342,7 +338,11 @@ def _formed(network: Network, size: Vec3, limits: Choices, *, shared: bool) -> N
     if choice.why:
         echo("; ".join(map(str, filter(None, (choice.why, choice.network.window)))))
     if network.scaling == AS_STORED:
-        echo("it takes voxels as they are stored; a network file may say how to scale them")
+        echo(
+            "it takes voxels as they are stored, as z,y,x; a network file may say how to scale "
+            "them, and znni import --axes xyz is for a network trained on NIfTI files as MONAI "
+            "reads them"
+        )
     return choice.network
 
 

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 @options.grouped
 def plan(
-    net: options.Net,
+    net: Annotated[
+        Path,
+        typer.Option(
+            help="Network file (YAML), a name that znni networks lists, or a model (.onnx or .pt2)."
+        ),
+    ],
     volume: Annotated[
         str,
         typer.Option(
@@ -227,7 +232,15 @@ def _loaded(
     network = in_windows(load_network(net), windows)
     with warnings_of_znni() as warned:
         if volume:
-            check_spacing(network, volume, read)
+            try:
+                check_spacing(network, volume, read)
+            except InvalidInput as error:
+                if network.case:
+                    error.add_note(
+                        f"--case is an option of znni infer: znni infer SCAN --net {net} --case "
+                        f"--dry-run plans a whole case"
+                    )
+                raise
     return network, warned
 
 

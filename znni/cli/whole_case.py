@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
-from znni.cli.words import echo
+from znni.cli.words import echo, lead_to_picture
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices
 
@@ -33,6 +33,11 @@ def check_suits_cases(*groups: Any, **others: object) -> None:
         given |= {
             name: value for name, value in vars(group).items() if value != getattr(plain, name)
         }
+    if given.pop("resume", None) is False:
+        raise InvalidInput(
+            f"{option('resume', False)} does not apply to whole cases; to start afresh, delete the "
+            f"folder OUT.case beside the labels"
+        )
     for name, value in given.items():
         raise InvalidInput(
             f"{option(name, value)} does not apply to whole cases, whose steps the network file "
@@ -64,10 +69,17 @@ def show_case(
         dry_run: whether to print the plan and the memory, and not to run.
 
     Raises:
-        InvalidInput: the labels exist, or an argument cannot be used.
+        InvalidInput: the labels exist, they are to be a folder, or an argument cannot be used.
     """
     from znni.cases.api import infer_case, plan_case
     from znni.cli.progress import show_progress
+
+    if out is not None and not Path(out).suffix:
+        raise InvalidInput(
+            f"--out {out}: give the name of a file for the labels of one scan, such as "
+            f"{out.rstrip('/')}.nii.gz; for a folder of scans, give znni nnunet predict -i SCANS "
+            f"-o {out} -m {net}"
+        )
 
     def change(network: Network) -> Network:
         return in_windows(network, windows)
@@ -89,3 +101,4 @@ def show_case(
             **vars(limits),
         )
     echo(report)
+    lead_to_picture(volumes[0], str(report.out), "--labels")

@@ -7,6 +7,8 @@ same)``. The command line prints its own form alone.
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 
 import typer
 
@@ -35,3 +37,13 @@ def echo(text: object, *, err: bool = False) -> None:
         err: whether it goes to stderr.
     """
     typer.echo(on_command_line(str(text)), err=err)
+
+
+def lead_to_picture(*arguments: str) -> None:
+    """Tell a person at a terminal how to look at an output.
+
+    Args:
+        arguments: the arguments of ``znni view``: the volume, the output, and options.
+    """
+    if sys.stdout.isatty():
+        echo(f"look at it: {shlex.join(['znni', 'view', *arguments])}")

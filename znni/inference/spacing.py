@@ -60,9 +60,10 @@ def _check(network: Network, name: str, grid: Grid | None) -> None:
             remedy = f"give {option('voxel_size', wanted)} if its file is wrong"
         else:
             remedy = f"write spacing: {expected.text}mm in the network file if only units differ"
-        first = "resample the volume first"
         if network.case:
             first = f"have the scan resampled by {option('case', True)}"
+        else:
+            first = "resample the volume first, or describe whole cases in the network file (case:)"
         raise InvalidInput(
             f"{name} has voxels of {there}, and {trained}, so the output would be wrong; "
             f"{first}, {remedy}, or give {option('any_spacing', True)} to run all the same"
