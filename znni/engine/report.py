@@ -138,7 +138,7 @@ class Report:
             ("voxels/s", *map(self._rate, times), ""),
             ("time", *(duration(time.total) for time in times), ""),
             *self._phases(expected),
-            *[("then exit", "", duration(exit_seconds), "")] * bool(self.time.around.start),
+            *[("exit", "", duration(exit_seconds), "")] * bool(self.time.around.start),
             ("at a time", "", "", ""),
             *self._stages(expected),
             ("peak memory", in_units(self.peak_memory), in_units(promised), ""),
