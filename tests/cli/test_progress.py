@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from io import StringIO
@@ -104,9 +105,10 @@ def test_progress_in_a_notebook_replaces_itself(
 
 
 def test_a_run_begins_with_its_prediction_and_goes_on_by_its_blocks(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     displayed = notebook(monkeypatch, SimpleNamespace(kernel=object()))
+    caplog.set_level(logging.INFO, logger="znni.waits")
     clock = iter([0.0, 100.0])  # the first block tells the rate, however long it takes
     monkeypatch.setattr("znni.cli.progress.time.perf_counter", lambda: next(clock))
     plan: Any = SimpleNamespace(
@@ -120,9 +122,21 @@ def test_a_run_begins_with_its_prediction_and_goes_on_by_its_blocks(
         telling(progress)(plan, 500, 2000)
         progress(1000, 2000)
     assert displayed[1::2] == [
-        "25%, 12.0 s, between 5 s and 20 s, as predicted",
+        "25%, about 12.0 s",
         "50%, 5 voxels/s, 3 min 20 s left",
     ]
+    assert caplog.messages == ["the run takes 12.0 s, between 5 s and 20 s, as predicted"]
+
+
+def test_a_long_text_leaves_the_bar_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "80")
+    with show_progress() as progress:
+        progress(500, 1000, "a text of many words that says more than a line has place for")
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).splitlines()
+    assert re.search(r"[━╺╸]{30,40}  50%   a text of many words that says more $", shown[-2])
+    assert shown[-1].strip() == "than a line has place for"
 
 
 def test_a_terminal_tells_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

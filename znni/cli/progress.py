@@ -10,6 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 from znni.cli.notebook_bar import Bar, NotebookBar, display_of_notebook
+from znni.core.logged import log_of_waits
 from znni.core.text import duration
 
 if TYPE_CHECKING:
@@ -54,13 +55,14 @@ def show_progress(unit: str = "voxels") -> Iterator[Advance]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
 
     bar = Progress(
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[rate]}"),
         TextColumn("{task.fields[left]}"),
-        TextColumn("{task.fields[beside]}"),
+        TextColumn("{task.fields[beside]}", table_column=Column()),  # a long text has more lines
         console=Console(stderr=True),
     )
     with bar:
@@ -85,7 +87,8 @@ def show_progress(unit: str = "voxels") -> Iterator[Advance]:
 def telling(progress: Advance) -> Callable[[Plan, int, int], None]:
     """Return a function that shows the beginning of a run, and the time that its plan predicts.
 
-    As soon as some blocks are measured, progress tells the time that is left by their rate.
+    A terminal also has the band of that time, once, above the bar. As soon as some blocks are
+    measured, progress tells the time that is left by their rate.
     """
     from znni.calibration.compiled_notes import about_compiling  # few progresses are of runs
 
@@ -94,7 +97,8 @@ def telling(progress: Advance) -> Callable[[Plan, int, int], None]:
         seconds = plan.time.for_job(blocks).running if blocks else 0.0
         first = about_compiling(plan)
         more = f", and {first}" if first else ""
-        progress(done, total, f"{plan.time_in_words(seconds)}, as predicted{more}")
+        progress(done, total, f"about {duration(seconds)}")  # more would leave the bar no space
+        log_of_waits.info("the run takes %s, as predicted%s", plan.time_in_words(seconds), more)
 
     return begun
 
