@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from io import StringIO
 from pathlib import Path
 
@@ -44,6 +45,15 @@ def test_the_volume_is_of_the_default_name_and_replaced_only_if_asked() -> None:
     succeeds("example", "--size", "20,30,40", "--seed", 5, "--overwrite")
     assert (raw_of("volume.h5") != first).any()
     assert [path.name for path in Path().iterdir()] == ["volume.h5"]
+
+
+def test_it_says_what_takes_long(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("znni.core.logged.LONG_SECONDS", 1e-4)
+    caplog.set_level(logging.INFO, logger="znni.waits")
+    succeeds("example", "--size", "20,30,40")
+    assert caplog.messages[0] == "making volume.h5, 0 s so far"
 
 
 def test_the_volume_is_large_enough_for_all_networks() -> None:

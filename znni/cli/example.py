@@ -31,6 +31,7 @@ def example(
     It looks like microscopy of packed cells with dark membranes. The trained networks that come
     with znni are for such volumes. They have not seen the volume of the default seed.
     """
+    from znni.core.logged import telling_if_long
     from znni.core.text import duration
     from znni.machine.process_age import process_age
     from znni.volumes.example import write_example
@@ -38,7 +39,8 @@ def example(
     if not are_extents(size):
         raise InvalidInput(f"--size {size} has no extents; give {EXTENTS}")
     extents = three_extents(size, "--size")
-    write_example(path, seed, extents, overwrite=overwrite)
+    with telling_if_long(f"making {path}"):
+        write_example(path, seed, extents, overwrite=overwrite)
     typer.echo(f"{path}: {extents} voxels of uint8, made in {duration(process_age())}")
     net = "n537.yaml" if min(extents) >= SEEN_BY_N537 else "cells-unet.yaml"
     command = shlex.join(["znni", "infer", str(path), "--net", net])
