@@ -266,6 +266,19 @@ def test_the_faster_one_computes_and_goes_on(
     assert np.ptp(out) > 0
 
 
+def test_the_first_use_of_a_model_says_what_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caches_in(tmp_path, monkeypatch)
+    monkeypatch.setattr("znni.core.logged.LONG_SECONDS", 0.01)
+    caplog.set_level(logging.INFO, logger="znni.waits")
+    path = normed_by_windows(tmp_path)
+    chosen(load_network(path), SIZE, znni.core.options.Choices(**OPTIONS))
+    assert caplog.messages[0] == f"opening {path}, once, 0 s so far"
+    assert f"importing {path}, once" in caplog.messages
+    assert any(said.startswith(f"measuring {path}, once, ") for said in caplog.messages)
+
+
 @pytest.mark.slow
 def test_imports_that_nobody_uses_are_deleted(own_process: Path) -> None:
     old = own_process / "imports" / "old"

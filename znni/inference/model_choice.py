@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
-from znni.core.logged import telling_if_long
+from znni.core.logged import log_of_waits, telling_if_long
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration
@@ -160,7 +160,7 @@ def _expressed(model: Model, network: Network) -> Network | str:
         return known
     try:
         if load(imported) is None:
-            log.info("importing %s, once", model.given)
+            log_of_waits.info("importing %s, once", model.given)
             imported.parent.mkdir(parents=True, exist_ok=True)
             import_apart(Path(model.file), imported)
             delete_unused_once(_imports(), MOST_BYTES_OF_IMPORTS)

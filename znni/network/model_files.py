@@ -19,6 +19,7 @@ from typing import Any
 
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
+from znni.core.logged import telling_if_long
 from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.user_cache import delete_unused_once, user_cache
@@ -36,6 +37,9 @@ CHILD = "znni.network.model_process"
 # What the process answers to each question.
 ANSWERS = ValueCache[dict[str, Any]]("models", 2, dict)
 KEYS = {"describe": {"maps", "features", "fixed"}, "measure": {"windows", "shape"}}
+
+# What it does meanwhile.
+WORK = {"describe": "opening", "measure": "measuring"}
 
 # The most bytes of all compiled models in the user's cache. One has the bytes of its weights.
 MOST_BYTES_COMPILED = 2**33
@@ -260,7 +264,8 @@ def _answer(
     known = ANSWERS.load(about)
     if known and known.keys() == KEYS[asked[0]]:
         return known
-    answer = _asked(runtime, path, asked, given)
+    with telling_if_long(f"{WORK[asked[0]]} {given}, once"):
+        answer = _asked(runtime, path, asked, given)
     ANSWERS.store(about, answer)
     return answer
 
