@@ -147,7 +147,7 @@ class FolderRun:
         cases = cases_in(self._folder / "scans", self._folder / "out", network.case)
         ends: list[float] = []
 
-        def told(step: str, done: int, total: int) -> None:
+        def told(_case: Case, step: str, done: int, total: int) -> None:
             if step == "network" and done == total:
                 ends.append(perf_counter())
 

@@ -307,7 +307,7 @@ def test_a_stopped_folder_lets_its_cases_go(
     monkeypatch.setattr(folder_module, "computed_at_once", lambda _: at_once)
     net, cases = folder_of_cases(tmp_path)
 
-    def stopped(step: str, _done: int, _total: int) -> None:
+    def stopped(_case: Case, step: str, _done: int, _total: int) -> None:
         if step == "network":
             until((cases[1].folder / "input.npy").exists)
             raise KeyboardInterrupt

@@ -307,6 +307,7 @@ class CaseRun:
         """Compute the output of a network, unless an earlier run has."""
         if not self._out(number).exists():
             self._complete()
+            self._steps.told("network")(0, 1)  # its first block may take long
             run = self._opened.pop(number, None)
             if run is None:
                 with self._session.processes.running():  # this machine may be measured for it

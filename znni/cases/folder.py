@@ -25,7 +25,6 @@ from znni.cases.case_folder import Case, discard_left
 from znni.cases.case_report import CaseReport
 from znni.cases.memory import KnownRooms
 from znni.cases.networks import NetworkSet, alone, beside_weights
-from znni.cases.steps import StepProgress, no_step_progress
 from znni.cases.together import (
     THREE_EACH,
     Together,
@@ -49,8 +48,15 @@ log = logging.getLogger("znni")
 
 ENDING = ("reading", "resampling", "network")  # steps that end when the user stops the run
 
+# Called with a case, the name of its step, the voxels done, and all voxels of the step.
+CaseProgress = Callable[[Case, str, int, int], None]
+
 # Called with the number of cases done, and the number of all cases.
 CasesDone = Callable[[int, int], None]
+
+
+def no_case_progress(_case: Case, _step: str, _done: int, _total: int) -> None:
+    """Ignore the progress."""
 
 
 def no_cases_done(_done: int, _total: int) -> None:
@@ -131,7 +137,7 @@ def predict_cases(
     *,
     skip_finished: bool = False,
     removing: Sequence[Rule] = (),
-    progress: StepProgress = no_step_progress,
+    progress: CaseProgress = no_case_progress,
     done: CasesDone = no_cases_done,
     most: Together = THREE_EACH,
 ) -> CasesReport:
@@ -171,13 +177,14 @@ def predict_cases(
             account.finished_before(case)
     stopped, known = Event(), KnownRooms()
 
-    def told(step: str, done: int, total: int) -> None:
+    def told(case: Case, step: str, done: int, total: int) -> None:
         if stopped.is_set() and step in ENDING:
             raise KeyboardInterrupt
-        progress(step, done, total)
+        progress(case, step, done, total)
 
     def begun_run(case: Case) -> CaseRun:
-        return CaseRun(case, asked, weights, session, options, told, removing, known)
+        tell = partial(told, case)
+        return CaseRun(case, asked, weights, session, options, tell, removing, known)
 
     def compute(run: CaseRun, prepared: Future[None]) -> Future[CaseReport]:
         prepared.result()

@@ -159,7 +159,7 @@ def predict(
     from znni.cases.networks import joined
     from znni.cases.results_folder import network_of_results, previous_network
     from znni.cases.together import Together
-    from znni.cli.progress import show_progress
+    from znni.cli.cases_shown import show_cases
     from znni.core.options import Choices
     from znni.core.run_options import Options
     from znni.importing.nnunet_folder import DATASET, PLANS, Results
@@ -209,14 +209,15 @@ def predict(
             with suppress(shutil.SameFileError):
                 shutil.copyfile(results[0].place / name, out / name)
     limits = Choices(device=DEVICES[device], ram=ram)
-    with show_progress("cases") as done, _noting_labels(cases):
+    with show_cases(cases) as shown, _noting_labels(cases):
         report = predict_cases(
             cases,
             networks,
             Options(limits=limits),
             skip_finished=go_on,
             removing=removing,
-            done=done,
+            progress=shown.step,
+            done=shown.done,
             most=Together(preparing, writing),
         )
     echo(f"{out}: {report}")
