@@ -128,6 +128,7 @@ class CaseRun:
         self._opened: dict[int, OpenRun] = {}
         self._reports: list[Report] = []
         self._pending: Callable[[], Report] | None = None
+        self._is_over = False
 
     def prepare(self) -> None:
         """Do everything before the networks: unpack, crop, normalize and resample the scan.
@@ -283,6 +284,8 @@ class CaseRun:
         plan = self._session.plan_ahead(self._asked_ahead(number, given.prepared))
         if not may_be_measured(plan):
             self._opened[number] = self._open(number)
+            if self._is_over:  # the user stopped the case meanwhile
+                self._close_runs()
 
     def _open(self, number: int) -> OpenRun:
         """Open the run of a network."""
@@ -291,6 +294,7 @@ class CaseRun:
 
     def _close_runs(self) -> None:
         """Give up the runs that were opened and not computed."""
+        self._is_over = True
         while self._opened:
             self._opened.popitem()[1].close()
 

@@ -315,7 +315,7 @@ def _pooled(planes: Planes, layer: Pool) -> Planes:
     """Yield the maxima or averages of whole windows."""
     held: list[Float64] = []
     window = layer.window
-    reduced: Callable[..., Any] = np.max if layer.reduce == "max" else np.mean
+    reduced: Any = np.max if layer.reduce == "max" else np.mean
     for plane in planes:
         held.append(plane)
         if len(held) == window.z:
