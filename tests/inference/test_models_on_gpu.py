@@ -105,6 +105,23 @@ def test_a_pytorch_without_cuda_is_told_once(
     assert on_gpu.host_bytes([model], gpu()) == COST.memory
 
 
+def test_a_compiled_form_that_fails_leaves_the_layers(
+    network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (model,) = network.models
+    model = replace(model, window=WINDOW)
+    costs(monkeypatch)
+    primitive = PytorchOnGpu(gpu(), "float32", compiled=True)
+    file = compiled_file(model, WINDOW, primitive.execution)
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert primitive.out_shape(model, SHAPE) is None
+    assert caplog.messages == [
+        "net.pt2: PyTorch 9.9 computes on the CPU alone; this is its compiled form, so it is "
+        "computed layer by layer"
+    ]
+
+
 def test_a_process_without_a_gpu_says_why(network: Network) -> None:
     if torch.cuda.is_available():
         pytest.skip("PyTorch finds a GPU here")

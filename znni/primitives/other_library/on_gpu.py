@@ -116,7 +116,10 @@ def _refusal(model: Model, size: Vec3, on: Execution) -> str:
     try:
         measured(model, size, on)
     except InvalidInput as error:
-        log.warning("no GPU computes %s", error)
+        if on.compiled:
+            log.warning("%s; this is its compiled form, so it is computed layer by layer", error)
+        else:
+            log.warning("no GPU computes %s", error)
         return str(error)
     return ""
 
