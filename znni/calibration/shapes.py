@@ -179,10 +179,11 @@ def random_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call
         convolution = _convolution(kernel, features, out_features, batch, extents_of(batch))
         # Fragments need extents of a multiple of the window, less one voxel.
         size = window * (extents_of(batch * window.volume) + 1) - 1
-        pooling = Call(Pool("pool", window), Shape5.of(batch, out_features, size))
+        shape = Shape5.of(batch, out_features, size)
+        poolings = [Call(Pool("pool", window, reduce), shape) for reduce in ("max", "average")]
         features, out_features = random.choice(POOLED_MAPS)
         pooled = _pooled(kernel, window, features, out_features, extents_of(window.volume))
-        yield [convolution, pooling, pooled]
+        yield [convolution, *poolings, pooled]
 
 
 def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]]:
