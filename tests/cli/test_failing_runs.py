@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import time
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 def test_more_memory_than_there_is_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "znni")
     succeeds(*INFER)
     assert not caplog.messages
     monkeypatch.setattr("znni.machine.detect._available_memory", lambda: 300 << 20)
