@@ -26,6 +26,7 @@ import znni as package
 from znni.calibration.cost_file import VARIABLE
 from znni.cli import app
 from znni.core import errors
+from znni.inference.request import RunArguments
 from znni.network.network_file import load_network
 from znni.plans.plan_file import load_plan
 
@@ -117,11 +118,18 @@ def test_measured_costs_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (outcome.code, outcome.err) == (0, "")
 
 
+def arguments_of(function: Any) -> set[str]:
+    """Return the names of all arguments, with the keywords that runs share."""
+    parameters = inspect.signature(function).parameters
+    shared = any(it.annotation == "Unpack[RunArguments]" for it in parameters.values())
+    return {*parameters, *(RunArguments.__annotations__ if shared else ())}
+
+
 @pytest.mark.parametrize("name", INTERFACE["python"])
 def test_python_has_the_same_names_and_arguments(name: str) -> None:
     wanted = INTERFACE["python"][name]
-    found = list(inspect.signature(getattr(package, name)).parameters) if wanted else []
-    assert set(wanted) <= {*found}
+    found = arguments_of(getattr(package, name)) if wanted else set()
+    assert set(wanted) <= found
     assert name in package.__all__
 
 
