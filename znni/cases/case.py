@@ -181,8 +181,7 @@ class CaseRun:
         with self._holding as holding:
             if not self._inputs:
                 self._make_inputs()
-            numbers = range(len(self._networks.networks))
-            for number in numbers:
+            for number in range(len(self._networks.networks)):
                 with meanwhile(partial(self._open_ahead, number + 1)):
                     self._run(number)
             self._holding = holding.pop_all()
