@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import signal
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
+from znni.core.logged import log_of_waits
 from znni.inference import text_cache
 from znni.machine import busy, cold_pages
 from znni.machine.cuda import cupy
@@ -72,6 +74,15 @@ def few_objects_to_collect() -> None:
     """Look for garbage only among what a module's tests make, not among all imported before."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def level_of_the_log() -> Iterator[None]:
+    """A command on a terminal has its waits logged; the tests after it do not."""
+    levels = {log: log.level for log in (logging.getLogger("znni"), log_of_waits)}
+    yield
+    for log, level in levels.items():
+        log.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counting_workers import CountingWorkers
+from counting_workers import CountingWorkers, JointWorkers
 from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5, Vec3
@@ -248,7 +248,13 @@ def test_a_single_map_is_work_for_all_threads(
 @every_primitive
 @pytest.mark.parametrize("maps", [(11, 13), (1, 31), (29, 3)], ids=str)
 @pytest.mark.usefixtures("backend")
-def test_memory_is_what_is_declared(primitive: Primitive, maps: tuple[int, int]) -> None:
+def test_memory_is_what_is_declared(
+    primitive: Primitive, maps: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = JointWorkers(CPU.threads)
+    monkeypatch.setattr(
+        "znni.primitives.cpu.fft_whole_image.blocking.workers", lambda _threads: pool
+    )
     layer = Conv("convolution", *maps, Vec3(3, 2, 5), "relu")
     shape = Shape5(2, maps[0], 41, 47, 59)
     weights = ConvWeights(random(*layer.weight_shape), random(maps[1]))
