@@ -289,7 +289,7 @@ def test_workers_that_cannot_compute_are_shut_out(
             for altered in FAULTS:
                 machines.start(altered)
         elif len(shut_out(caplog)) < len(FAULTS):
-            time.sleep(1.0)  # or the good worker computes all before the others are there
+            time.sleep(2.0)  # or the good worker computes all before the others are there
 
     report = compute(machines.file, progress=join)
     said = "\n".join(shut_out(caplog))
