@@ -71,7 +71,7 @@ def test_a_long_run_measures_its_steps_and_takes_what_is_faster(
     assert "measured on this machine on 20" in report
     after = succeeds(*show)
     assert "rival" in after
-    assert re.search(r"\+- \d+% predicted \(measured on this machine on 20", after)
+    assert re.search(r"nine times of ten.*, predicted \(measured on this machine on 20", after)
     succeeds(*INFER, "--overwrite")
     assert len(measured) == 5, "what is known is not measured again"
     first, second = noted

@@ -16,7 +16,7 @@ from znni.plans.plan import Plan
 
 LONG = 5.0  # seconds of running from which predictions are compared
 NOTED = 1.0  # seconds of compilation from which the report names them
-FAR = Band(0.5, 2.0)  # the shares of a measured prediction beyond which a run is named
+FAR = Band(0.5, 2.0)  # no run within these shares of its prediction is named
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,15 @@ class Report:
         return html.text(first) + html.table(self._rows()) + html.bars("busy", stages) + advice
 
     def _how_sure(self) -> str:
-        """Return the band of the predicted time, or its error."""
+        """Return the band of the predicted time, or its error.
+
+        No plan predicts what happens only once on a machine. So the band counts these seconds as
+        they came.
+        """
         if band := self.plan.band:
-            return band.around(self._predicted().total)
+            around = self.time.around
+            once = self.compiling + around.importing + around.measuring
+            return band.around(self._predicted().total + once)
         return f"+- {self.plan.error:.0%}"
 
     def _advice(self) -> Iterator[str]:
@@ -99,16 +105,16 @@ class Report:
         if max(taken, predicted) < LONG or self.fallbacks or masked_windows or not self.voxels:
             return  # the plan says nothing about such runs
         stage, band = self.time.busy.bottleneck, self.plan.band or FAR
-        if taken > band.longest * predicted:
+        if taken > max(band.longest, FAR.most) * predicted:
             said = f"running took {taken / predicted:.1f} times as long as predicted"
             if stage in ("reading", "writing"):
                 yield f"{said}: {stage} set the pace; look for a faster disk or network"
                 return
-        elif taken < band.least * predicted:
+        elif taken < min(band.least, FAR.least) * predicted:
             said = f"running took {taken / predicted:.0%} of the time predicted"
         else:
             return
-        if self.plan.costs.startswith(MEASURED_HERE) and not self.plan.band:
+        if self.plan.costs.startswith(MEASURED_HERE):
             remedy = "measure this machine again with znni calibrate --forget"
         else:
             remedy = "znni calibrate measures this machine, and then predictions are closer"

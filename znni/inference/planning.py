@@ -371,8 +371,7 @@ def as_here(plan: Plan, *, searched: bool = False) -> Plan:
     if plan.machine.absent:
         return plan
     around = around_here(plan.time.around, kind_of(plan), searched=searched)
-    slowed = slowdown() if plan.band else 1.0
-    return replace(plan, time=replace(plan.time, around=around), slowdown=slowed)
+    return replace(plan, time=replace(plan.time, around=around), slowdown=slowdown())
 
 
 def accuracy_of(plan: Plan) -> Accuracy:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from znni.calibration.compiled_notes import note_compiled
@@ -67,7 +68,7 @@ class Session:
         keeps: whether processes stay for a further run.
         times: collects the times of steps.
         searching: the seconds of searches for the plan of one run.
-        measured: whether this machine was measured for a plan.
+        measuring: the seconds in which this machine was measured for plans.
         processes: the plans that are ready, and the memory that they take.
     """
 
@@ -82,7 +83,7 @@ class Session:
         self.keeps = choices is not None
         self.times = StepTimes()
         self.searching = 0.0
-        self.measured = False
+        self.measuring = 0.0
         self._choices = choices or ANYTHING
         self._waiting = waiting
         self._ahead = weights
@@ -239,8 +240,8 @@ class Session:
             kind_of(plan),
             FixedSeconds(
                 start=spent.around.start,
-                planning=None if self.measured else max(0.0, planning),
-                searching=None if self.measured else self.searching or None,
+                planning=None if self.measuring else max(0.0, planning),
+                searching=None if self.measuring else self.searching or None,
                 cuda=cuda,
                 finishing=None if passes else spent.around.finishing,
             ),
@@ -267,8 +268,10 @@ class Session:
         is_part = isinstance(required, OpenRequest) and required.request.part
         if is_part or not self._measures:
             return found
+        begun = perf_counter()
         measured = fastest_measured(found, required, self.processes.clear)
-        self.measured |= measured is not found
+        if measured is not found:
+            self.measuring += perf_counter() - begun
         return measured
 
     def _within_limits(self, required: Requirements) -> Requirements:

@@ -56,7 +56,9 @@ class StageSeconds:
 NOTHING = StageSeconds()
 
 # The phases beside a run, in their order.
-Phase: TypeAlias = Literal["start", "importing", "planning", "opening", "finishing", "exit"]
+Phase: TypeAlias = Literal[
+    "start", "importing", "measuring", "planning", "opening", "finishing", "exit"
+]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
@@ -72,6 +74,7 @@ class SecondsAround:
         exit: the seconds from then to the end of the process.
         importing: the seconds to import and to measure a model of another library, which is done
             once for each model, right after the start.
+        measuring: the seconds to measure layers on this machine before a long run, once.
     """
 
     start: float = 0.0
@@ -80,6 +83,7 @@ class SecondsAround:
     finishing: float = 0.0
     exit: float = 0.0
     importing: float = 0.0
+    measuring: float = 0.0
 
     def __add__(self, other: SecondsAround) -> SecondsAround:
         added = other.by_phase()

@@ -237,10 +237,9 @@ class Plan:
 
     @property
     def band(self) -> Band | None:
-        """The band of a time that no measurement of this machine confirms; None if one does.
+        """The band of the predicted time; None for a machine that is not here.
 
-        If a part of the time is confirmed, the band is narrower. A machine that is not here has
-        none, because nobody knows how busy it is.
+        Nobody knows how busy that machine is.
         """
         runs = (each for part in self.parts for each in part.step_runs())
         return None if self.machine.absent else band_of(self.costs, runs, self.slowdown)
