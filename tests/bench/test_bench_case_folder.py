@@ -35,6 +35,7 @@ class Here:
         pass
 
 
+@pytest.mark.slow
 def test_shares_are_those_after_the_first_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from bench.record import load
 from bench.volumes import FORMATS, compare_formats, smooth
 
 
+@pytest.mark.slow
 def test_every_format_is_measured_beside_its_library_and_the_floors(tmp_path: Path) -> None:
     rows = compare_formats("uint8", 32, tmp_path, QUICK)
     assert all(row["seconds"] > 0 and row["mb_per_s"] > 0 for row in rows)
@@ -36,6 +37,7 @@ def test_values_are_like_a_networks(size: int) -> None:
     assert np.abs(np.diff(values)).mean() < 0.2
 
 
+@pytest.mark.slow
 def test_the_command_saves_what_it_prints(tmp_path: Path) -> None:
     out = tmp_path / "volumes.json"
     made = tmp_path / "made"

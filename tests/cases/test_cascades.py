@@ -55,6 +55,7 @@ def scores(crop: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.where(mask, (crop - inside.mean()) / inside.std(), 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("normalize", "expected"),
     [

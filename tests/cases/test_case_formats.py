@@ -49,6 +49,7 @@ def nifti(tmp_path: Path) -> Path:
     return write(tmp_path / "scan.nii", scan(), affine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".nrrd", ".mha"])
 @pytest.mark.parametrize("compression", ["gzip", "none"])
 @pytest.mark.parametrize("orientation", ["stored", "RAS"])

@@ -205,6 +205,7 @@ def test_probabilities_take_what_they_declare(
     assert labels_of_maps_bytes(Vec3(900, 900, 900), 2) < 2**27
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.data())
 def test_no_crop_takes_more_than_its_scan(data: st.DataObject) -> None:

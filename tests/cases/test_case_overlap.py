@@ -199,6 +199,7 @@ def test_a_case_ahead_waits_if_there_is_no_memory(
     assert not any(memory)
 
 
+@pytest.mark.slow
 def test_networks_of_two_cases_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: while the blocks of a case are written, those of the next one are computed."""
     net, cases = folder_of_cases(tmp_path, "abcde")

@@ -154,6 +154,7 @@ def test_labels_that_need_statistics_of_the_resampled_scan_are_not_verified(tmp_
     assert "takes statistics of the resampled scan" in refused(*line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLES)
 def test_labels_are_those_of_monai(name: str, tmp_path: Path) -> None:
     bundle = imported(tmp_path, **BUNDLES[name])

@@ -99,6 +99,7 @@ def test_labels_are_those_of_the_networks_one_by_one(folder: Path) -> None:
     assert not list(folder.glob("*.case"))
 
 
+@pytest.mark.slow
 def test_networks_of_equal_layers_keep_their_own_weights(folder: Path) -> None:
     """A session that keeps what is ready does not mix up networks of one name and form."""
     first, _, second = networks_at(folder / "all.yaml").networks
@@ -115,6 +116,7 @@ def test_networks_of_equal_layers_keep_their_own_weights(folder: Path) -> None:
         np.testing.assert_array_equal(labels_in(folder / f"{name}.nii.gz"), wanted)
 
 
+@pytest.mark.slow
 def test_components_are_removed_from_joined_labels(folder: Path) -> None:
     networks, rules = networks_at(folder / "all.yaml"), [RemoveSmall((300,), voxels=10**6)]
     before = run(networks, folder / "before.nii")
@@ -124,6 +126,7 @@ def test_components_are_removed_from_joined_labels(folder: Path) -> None:
     np.testing.assert_array_equal(labels_in(case.out), np.where(before == 300, 0, before))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stop_at", "left"), [(1, 2), (2, 1)])
 def test_a_set_that_was_stopped_goes_on_with_the_next_network(
     folder: Path, stop_at: int, left: int
@@ -144,6 +147,7 @@ def test_a_set_that_was_stopped_goes_on_with_the_next_network(
     np.testing.assert_array_equal(labels_in(case.out), wanted)
 
 
+@pytest.mark.slow
 def test_infer_takes_a_set_file(folder: Path) -> None:
     line = "infer", "ct.nii.gz", "--net", "all.yaml", "--device", "cpu"
     said = succeeds(*line, "--dry-run")

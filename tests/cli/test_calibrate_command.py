@@ -61,6 +61,7 @@ def test_calibrating_and_planning_from_it() -> None:
     assert "--costs is 'guessed'; choose one of" in refused(*show, "--costs", "guessed")
 
 
+@pytest.mark.slow
 def test_calibrating_some_primitives_anew(
     twice_as_slow: list[tuple[str, Call]], database: CostDatabase
 ) -> None:
@@ -80,6 +81,7 @@ def test_calibrating_some_primitives_anew(
     )
 
 
+@pytest.mark.slow
 def test_a_calibration_that_is_stopped_keeps_what_it_measured(
     twice_as_slow: list[tuple[str, Call]],
     database: CostDatabase,
@@ -99,6 +101,7 @@ def test_a_calibration_that_is_stopped_keeps_what_it_measured(
     assert len(database.measured(Conditions.of(CATALOGUE["conv"].device))) == 7
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_stops_a_calibration(
     twice_as_slow: list[tuple[str, Call]], database: CostDatabase
 ) -> None:

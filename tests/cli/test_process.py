@@ -74,6 +74,7 @@ for command in sys.stdin.read().splitlines():
 """
 
 
+@pytest.mark.slow
 def test_cuda_begins_while_a_command_loads() -> None:
     begun = {
         "plan --volume 9,9,9": "",

@@ -236,6 +236,7 @@ def test_a_worker_that_comes_back_late_does_no_harm(
     assert_undisturbed()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_lost_and_found_again_goes_on(
     machines: HandStarted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, labels: bool, masked: bool) ->
     assert len(np.unique(shared)) > 2
 
 
+@pytest.mark.slow
 def test_labels_of_resampled_windows_come_from_the_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

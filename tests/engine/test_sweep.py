@@ -129,6 +129,7 @@ def expected_of(network: Network, volume: Float32) -> Float32:
     return dense(network, random_weights(network, 7), scaled).astype(np.float32)
 
 
+@pytest.mark.slow
 @given(sweeps())
 def test_any_sweep_equals_single_windows(case: tuple[Network, Float32, Plan]) -> None:
     network, volume, plan = case
@@ -136,6 +137,7 @@ def test_any_sweep_equals_single_windows(case: tuple[Network, Float32, Plan]) ->
     np.testing.assert_allclose(made, expected_of(network, volume), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @given(sweeps(), st.sampled_from(["reflect", "edge", "constant"]))
 def test_the_padded_whole_is_swept_as_well(case: tuple[Network, Float32, Plan], pad: str) -> None:
     network, volume, plan = case
@@ -148,6 +150,7 @@ def test_the_padded_whole_is_swept_as_well(case: tuple[Network, Float32, Plan], 
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @given(sweeps(), st.integers(0, 6))
 def test_a_killed_sweep_goes_on(case: tuple[Network, Float32, Plan], blocks: int) -> None:
     network, volume, plan = case
@@ -159,6 +162,7 @@ def test_a_killed_sweep_goes_on(case: tuple[Network, Float32, Plan], blocks: int
     np.testing.assert_allclose(job.values, expected_of(network, volume), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @given(sweeps(), st.data())
 def test_a_sweep_begins_again_behind_blocks_outside_the_mask(
     case: tuple[Network, Float32, Plan], data: st.DataObject

@@ -343,6 +343,7 @@ def test_the_maps_of_a_module_s_input_are_found(tmp_path: Path) -> None:
     assert isinstance(found.parity, Parity)
 
 
+@pytest.mark.slow
 def test_a_network_for_odd_extents_is_exported(tmp_path: Path) -> None:
     found = znni.import_network(randomized(Odd()), tmp_path / "net.yaml")
     assert isinstance(found.parity, Parity)

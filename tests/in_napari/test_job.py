@@ -50,10 +50,12 @@ def test_a_plan_and_a_run() -> None:
     assert Path("out.zarr").is_dir()
 
 
+@pytest.mark.slow
 def test_moments_in_which_nothing_happens_are_told() -> None:
     assert None in list(Job(PLAN).events())
 
 
+@pytest.mark.slow
 def test_a_cancelled_run_goes_on() -> None:
     job = Job(RUN)
     events = []
@@ -81,6 +83,7 @@ def test_a_run_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     assert Path("out.zarr.partial").is_dir()
 
 
+@pytest.mark.slow
 def test_a_run_whose_events_nobody_takes_is_stopped() -> None:
     with closing(Job(RUN).events()) as events:  # type: ignore[type-var]
         assert isinstance(next(event for event in events if event), Progressed)
@@ -90,6 +93,7 @@ def test_a_run_whose_events_nobody_takes_is_stopped() -> None:
     assert not planned.obstacles  # nobody holds the output
 
 
+@pytest.mark.slow
 def test_a_run_outlives_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the process of the window had been killed."""
     job = Job(RUN)
@@ -125,6 +129,7 @@ def test_a_sudden_end_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None
     assert "goes on from there" in failed.text
 
 
+@pytest.mark.slow
 def test_an_array_is_handed_over() -> None:
     whole = voxels(LONG_VOLUME)
     for out, array in (("memory.zarr", whole), ("lazy.zarr", znni.LazyArray("volume.h5"))):

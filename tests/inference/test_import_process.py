@@ -25,6 +25,7 @@ def exported(folder: Path, module: nn.Module) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_same_files_are_made(tmp_path: Path) -> None:
     file = exported(tmp_path, nn.Sequential(nn.Conv3d(2, 3, 3), nn.ReLU()))
     apart = import_apart(file, tmp_path / "net.yaml")

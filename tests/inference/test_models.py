@@ -200,6 +200,7 @@ def test_a_model_is_described(normed: tuple[Any, Path]) -> None:
     assert missing.startswith("missing.onnx: no such model file; check the path")
 
 
+@pytest.mark.slow
 def test_a_model_that_needs_no_windows_is_described_as_it_runs(tmp_path: Path) -> None:
     path = exported(tmp_path, nn.Sequential(nn.Conv3d(2, 3, 3, padding=1), nn.ReLU()))
     why, layers, *_ = succeeds("info", str(path)).splitlines()
@@ -245,6 +246,7 @@ def test_onnx_runtime_computes_windows_of_any_size(
     np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1e-9, 1e3])
 def test_the_faster_one_computes_and_goes_on(
     seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -266,6 +268,7 @@ def test_the_faster_one_computes_and_goes_on(
     assert np.ptp(out) > 0
 
 
+@pytest.mark.slow
 def test_the_first_use_of_a_model_says_what_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -293,6 +296,7 @@ def test_imports_that_nobody_uses_are_deleted(own_process: Path) -> None:
     assert sorted(path.name for path in made.iterdir()) == ["network.safetensors", "network.yaml"]
 
 
+@pytest.mark.slow
 def test_a_network_that_needs_no_windows_has_none_unasked(tmp_path: Path) -> None:
     module = nn.Sequential(
         nn.Conv3d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 3, 3, padding=1)
@@ -339,6 +343,7 @@ def normed_by_windows(folder: Path) -> Path:
     return exported(folder, nn.Sequential(module, nn.Conv3d(4, 3, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expressed", [True, False])
 def test_parts_of_a_model_are_computed_alike(
     expressed: bool, normed: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -358,6 +363,7 @@ def test_parts_of_a_model_are_computed_alike(
     assert checked.how == ("in float64" if expressed else "by pytorch itself, in float32")
 
 
+@pytest.mark.slow
 def test_numbers_of_a_library_are_verified_by_znni_in_float64(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def costs(patch: pytest.MonkeyPatch, **errors: float) -> None:
     patch.setattr(on_gpu, "measured", measured)
 
 
+@pytest.mark.slow
 def test_numbers_count_if_the_whole_network_is_accurate_enough(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +90,7 @@ def test_numbers_count_if_the_whole_network_is_accurate_enough(
     assert able[0].out_shape(replace(model, runtime="onnxruntime"), SHAPE) is None
 
 
+@pytest.mark.slow
 def test_a_pytorch_without_cuda_is_told_once(
     network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_pytorch_without_cuda_is_told_once(
     assert on_gpu.host_bytes([model], gpu()) == COST.memory
 
 
+@pytest.mark.slow
 def test_a_compiled_form_that_fails_leaves_the_layers(
     network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,6 +125,7 @@ def test_a_compiled_form_that_fails_leaves_the_layers(
     ]
 
 
+@pytest.mark.slow
 def test_a_process_without_a_gpu_says_why(network: Network) -> None:
     if torch.cuda.is_available():
         pytest.skip("PyTorch finds a GPU here")
@@ -166,6 +170,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     costs(monkeypatch, float32=0.0, float16=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_a_gpu")
 def test_a_long_run_compiles_once(
     network: Network, compiling: Callable[..., Compiling], monkeypatch: pytest.MonkeyPatch
@@ -186,6 +191,7 @@ def test_a_long_run_compiles_once(
     assert plan.gpu_memory.resident == COST.gpu_memory
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_a_gpu")
 def test_a_compilation_that_fails_is_told_and_not_tried_again(
     network: Network, compiling: Callable[..., Compiling], monkeypatch: pytest.MonkeyPatch,

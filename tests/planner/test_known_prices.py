@@ -187,6 +187,7 @@ def prices(name: str, device: DeviceKind) -> Prices:
     return Prices(primitives(name, device), BUILT_IN, 512)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     layer=st.sampled_from([*CONVOLUTIONS, TWO_TAPS, POOLED]),
@@ -301,6 +302,7 @@ def on_host(net: str, model: CostModel = BUILT_IN) -> DeviceSearch:
     return DeviceSearch(found._network, found._primitives, model, "power-of-two")
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     net=st.sampled_from(["n337", "n926", "boundaries"]),
@@ -400,6 +402,7 @@ def test_no_block_takes_less_memory_than_the_bound(seed: int, accuracy: Accuracy
     assert max(bounds) > 0.25
 
 
+@pytest.mark.slow
 def test_a_small_gpu_is_planned_for_at_once() -> None:
     """Few blocks fit, and the others are ruled out by their arrays, before anything is priced."""
     search = znni.inference.planning.search(

@@ -106,6 +106,7 @@ def test_divisions_that_cannot_keep_a_limit_are_left_out(seconds: float) -> None
     assert kept == [it for it, bound in zip(every, least, strict=True) if bound < seconds]
 
 
+@pytest.mark.slow
 def test_few_prices_are_needed_where_memory_is_short() -> None:
     """Memory rules most patches out before they are priced, and a fast plan is soon known."""
     search = znni.inference.planning.search(
@@ -132,6 +133,7 @@ def test_a_first_layer_that_does_not_fit_rules_a_patch_out() -> None:
     assert search.calls <= 2
 
 
+@pytest.mark.slow
 def test_patches_that_do_not_fit_leave_prices_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -254,6 +254,7 @@ def test_the_best_plans_are_those_of_all_patches() -> None:
         assert best.seconds == seconds[0]
 
 
+@pytest.mark.slow
 def test_a_plan_takes_less_memory_if_more_would_be_cold() -> None:
     output, plenty = Vec3(12, 20, 24), machine(10**9)
     found = [

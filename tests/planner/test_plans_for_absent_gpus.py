@@ -54,6 +54,7 @@ def there(small_case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("znni.inference.planning.catalogue", of)
 
 
+@pytest.mark.slow
 def test_plans_for_a_gpu_that_is_not_here() -> None:
     table = succeeds(*THERE_ON_GPU, "--gpu-memory", "2GiB", "--out", "plan.json")
     assert "layers on Card, 2.00 GiB allowed\n              beside 1 x Card, not used\n" in table

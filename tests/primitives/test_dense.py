@@ -28,6 +28,7 @@ def scaled(network: Network, volume: Float32) -> Float32:
     return volume * np.float32(scaling.scale) + np.float32(scaling.offset)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(networks(), st.tuples(*[st.integers(1, 5)] * 3), st.integers(0, 99))
 def test_any_network_equals_single_windows(
@@ -39,6 +40,7 @@ def test_any_network_equals_single_windows(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", CHAINS, ids=str)
 def test_windows_of_two_three_and_mixed_equal_a_dilated_evaluation(network: Network) -> None:
     pytest.importorskip("torch", reason="the dilated evaluation is PyTorch's")

@@ -36,6 +36,7 @@ def test_whole_volumes_equal_pytorch(network: Network, volume: Vec3, seed: int) 
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(small, st.builds(Vec3, *[st.integers(1, 2)] * 3), st.integers(0, 99))
 def test_wrapped_values_are_those_far_inside_a_periodic_volume(

@@ -119,6 +119,7 @@ def test_a_plan_whose_package_is_gone_is_refused(
     assert not Path("out.h5").exists()
 
 
+@pytest.mark.slow
 def test_the_tests_of_all_primitives_pass(plane_products: Path) -> None:
     """Accuracy, strides, outputs in place, tasks and, above all, the declared memory."""
     tests = ROOT / "tests" / "primitives"

@@ -51,6 +51,7 @@ def test_values_do_not_depend_on_the_box(
     np.testing.assert_array_equal(found, all_of_it[:, *box.slices])
 
 
+@pytest.mark.slow
 def test_voxels_of_a_ct_keep_their_accuracy() -> None:
     resampling = Resampling(Vec3(30, 64, 64), Vec3(64, 90, 50), (3, 3, 3))
     values = 1000 * values_for(resampling, 1) - 1000

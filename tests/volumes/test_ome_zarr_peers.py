@@ -68,6 +68,7 @@ def test_outputs_are_valid() -> None:
         assert yaozarrs.validate_zarr_store(name).ome_version() == "0.5"
 
 
+@pytest.mark.slow
 def test_ome_zarr_approves_and_reads_outputs() -> None:
     write_outputs()
     rows = map(json.loads, peer("read", *OUTPUTS).splitlines())
@@ -85,6 +86,7 @@ def test_ome_zarr_approves_and_reads_outputs() -> None:
         np.testing.assert_array_equal(values, volume.read(Box(Vec3(0, 0, 0), volume.size)))
 
 
+@pytest.mark.slow
 def test_what_ome_zarr_writes_is_read() -> None:
     np.save("image.npy", voxels())
     peer("write", "image.npy")

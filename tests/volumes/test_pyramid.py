@@ -174,6 +174,7 @@ def test_a_run_stopped_among_them_is_continued(monkeypatch: pytest.MonkeyPatch) 
             assert one == other, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 @pytest.mark.parametrize("letters", ["tczyx", "zyx"])
 @pytest.mark.usefixtures("own_folder")

@@ -294,6 +294,7 @@ def test_failures_that_stay_are_one_line(s3: S3, at_s3: str, fault: str, said: s
     assert difference(one, fetched(at_s3)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["finish", "infer"])
 def test_blocks_out_of_reach_are_not_taken_for_damaged(s3: S3, at_s3: str, command: str) -> None:
     compute(at_s3, "0/1")

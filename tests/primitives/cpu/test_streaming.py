@@ -52,6 +52,7 @@ def test_exactly_what_is_asked_for_is_copied(
         assert np.count_nonzero(target) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layer", "shape"),
     [(name, layer, shape) for name, cases in LAYERS.items() for layer, shape in cases],

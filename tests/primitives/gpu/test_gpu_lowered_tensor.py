@@ -223,6 +223,7 @@ def test_gpus_before_ampere_have_no_such_instructions() -> None:
     assert primitives(replace(H200, capability=75)) == ()
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     ("extent", "numbers", "chip"),
@@ -237,6 +238,7 @@ def test_sums_stay_in_registers(extent: int, numbers: TensorFormat, chip: Chip) 
     assert_fits(Vec3.of(extent), numbers, chip)
 
 
+@pytest.mark.slow
 @needs_compiler
 @formats
 @chips

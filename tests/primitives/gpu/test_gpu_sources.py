@@ -92,6 +92,7 @@ def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
     assert usage.spills == 0
 
 
+@pytest.mark.slow
 @chips
 def test_kernels_that_are_the_same_for_all_chips_fit_each(chip: Chip) -> None:
     """Other tests compile them for Hopper, in more variants."""
@@ -111,6 +112,7 @@ def test_kernels_that_are_the_same_for_all_chips_fit_each(chip: Chip) -> None:
             assert usage.spills == 0
 
 
+@pytest.mark.slow
 @formats
 @pytest.mark.parametrize("tile", [*map(Vec3.of, LENGTHS), FASTEST], ids=str)
 def test_transforms_of_tiles_keep_their_lines_in_registers(
@@ -119,6 +121,7 @@ def test_transforms_of_tiles_keep_their_lines_in_registers(
     assert_transforms_fit(tile, numbers, HOPPER)
 
 
+@pytest.mark.slow
 @formats
 @chips
 def test_transforms_fit_every_chip(numbers: TensorFormat, chip: Chip) -> None:
@@ -179,6 +182,7 @@ def machine_code(cubin: bytes) -> dict[bytes, bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_capability_8_9_has_the_limits_and_the_machine_code_of_8_6() -> None:
     """So kernels that fit 8.6 fit 8.9, which ``COMPILED`` leaves out."""
     chip, later = CHIPS[86], CHIPS[89]

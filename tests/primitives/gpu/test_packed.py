@@ -198,6 +198,7 @@ def test_maxima_ignore_samples_beyond_the_volume(
     np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(x).max())
 
 
+@pytest.mark.slow
 @needs_compiler
 @in_both_formats
 @chips
@@ -214,6 +215,7 @@ def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
         assert_fits(strip.block, packing=packing)
 
 
+@pytest.mark.slow
 @needs_compiler
 @in_both_formats
 def test_layers_without_products_need_few_registers(numbers: TensorFormat) -> None:

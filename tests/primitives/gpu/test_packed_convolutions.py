@@ -123,6 +123,7 @@ def test_inputs_that_are_not_finite_stay_so(device: Device, numbers: TensorForma
     np.testing.assert_allclose(found[kept], right[kept], rtol=0, atol=1e-2)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("maps", [(16, 40), (64, 32), (8, 64)], ids=str)
 def test_sums_of_few_columns_and_of_few_products_stay_in_registers(maps: tuple[int, int]) -> None:
@@ -137,6 +138,7 @@ def test_sums_of_few_columns_and_of_few_products_stay_in_registers(maps: tuple[i
     assert_fits(block, "elu", Packing(True, True, maps[0] // 8, sums=True))
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("maps", [(16, 16), (48, 24), (64, 32)], ids=str)
 @in_both_formats
@@ -150,6 +152,7 @@ def test_sums_of_each_tap_stay_in_registers(maps: tuple[int, int], numbers: Tens
     assert_fits(block, "elu", Packing(True, True, maps[0] // 8, sums=True))
 
 
+@pytest.mark.slow
 @needs_compiler
 @in_both_formats
 @chips

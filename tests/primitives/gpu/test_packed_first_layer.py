@@ -161,6 +161,7 @@ def test_products_sum_over_taps() -> None:
     assert steps == {THREE: 3, FLAT: 2, Vec3.of(5): 10}  # direct convolution: 27, 25 and 125
 
 
+@pytest.mark.slow
 @needs_compiler
 @in_both_formats
 @chips

@@ -130,6 +130,7 @@ def test_lanes_have_all_weights(numbers: TensorFormat) -> None:
         assert lanes[chunk, lane, group, of_two] == right
 
 
+@pytest.mark.slow
 @needs_compiler
 @in_both_formats
 @chips
