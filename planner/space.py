@@ -134,6 +134,13 @@ class Space:
             it for it in found if self.allowed_cut_points is None or it in self.allowed_cut_points
         ]
 
+    def predicted_by(self, model: CostModel) -> Self:
+        """Return the search by another model of times. Nothing is known of it yet."""
+        other = replace(self, model=model)
+        other.allowed_cut_points = self.allowed_cut_points
+        other.windows_at_once = self.windows_at_once
+        return other
+
     def on(self, device: DeviceChoice) -> Self:
         """Return the search with layers on that device.
 

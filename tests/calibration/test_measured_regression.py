@@ -21,6 +21,7 @@ from znni.calibration.regression import (
     OWN_NEARBY,
     PRIOR,
     REACH,
+    REPEATED,
     Prediction,
     Regression,
 )
@@ -106,6 +107,17 @@ def test_a_measurement_that_was_disturbed_hardly_counts() -> None:
         before, now = (predicted(found, name, place).mean for found in (undisturbed, disturbed))
         assert abs(now - before) < 0.1
     assert disturbed.misses[5] > 0.8
+
+
+def test_a_call_that_was_measured_repeatedly_counts_however_far_off_it_is() -> None:
+    names, places, logarithms = drawn(np.random.default_rng(0), 24)
+    logarithms[5] += log(3)
+    times = [1] * 24
+    expected = [logarithms[5] - log(3), logarithms[5]]
+    for repeats, near in ((REPEATED - 1, expected[0]), (REPEATED, expected[1])):
+        times[5] = repeats
+        found = predicted(Regression(names, places, logarithms, times), names[5], places[5])
+        assert abs(found.mean - near) < 0.35
 
 
 def test_a_primitive_that_is_slower_than_its_kind_is_found_out() -> None:

@@ -113,3 +113,28 @@ def test_a_file_that_cannot_be_written_stops_a_calibration(
 def test_where_nothing_can_be_measured_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("znni.calibration.campaign.designed_calls", lambda *_: [])
     assert "no call of conv is short enough" in refused(*CALIBRATE, "--only", "conv")
+
+
+@pytest.mark.usefixtures("small_case")
+def test_the_layers_of_one_network_are_measured(twice_as_slow: list[tuple[str, Call]]) -> None:
+    of_network = ("calibrate", "--net", "tiny.yaml", "--volume", "volume.h5", "--ram", "1GiB")
+    said = succeeds(*of_network, "--threads", 1)
+    assert re.match(rf"measured {len(twice_as_slow)} calls in \d+ rounds: no other plan", said)
+    assert "all layers keep their primitives" in said
+    assert "calibrated in" in said
+    assert "measured 0 calls in 1 round:" in succeeds(*of_network, "--device", "cpu")
+    assert "the time is up" in succeeds(*of_network, "--border", "same", "--seconds", 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--volume", "9,9,9"), "--volume 9,9,9 is for a network; give --net"),
+        (("--seconds", 5), "--seconds 5.0 is for a network"),
+        (("--gpu-memory", "1GiB"), "--gpu-memory 1GiB is for a network"),
+        (("--net", "tiny.yaml", "--quick"), "--quick is for all primitives; leave out"),
+        (("--net", "tiny.yaml", "--forget"), "--forget is for all primitives"),
+    ],
+)
+def test_options_of_machine_and_network_do_not_mix(options: tuple[str, ...], said: str) -> None:
+    assert said in refused("calibrate", *options)

@@ -53,6 +53,7 @@ class Measurement:
         shape: shape of its input.
         seconds: measured time; positive.
         day: day of the measurement.
+        times: number of measurements of which it is the median.
     """
 
     primitive: str
@@ -61,6 +62,7 @@ class Measurement:
     shape: Shape5
     seconds: float
     day: date
+    times: int = 1
 
 
 def today() -> date:
@@ -103,7 +105,7 @@ class CostDatabase(CostFile):
                 for row in connection.execute(query, conditions):
                     found.setdefault(row[:4], []).append(_measurement(*row))
         return [
-            replace(same[-1], seconds=median(measured.seconds for measured in same))
+            replace(same[-1], seconds=median(it.seconds for it in same), times=len(same))
             for same in found.values()
         ]
 

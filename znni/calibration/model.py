@@ -13,11 +13,12 @@ import numpy as np
 from planner.cost_model import CostModel, Factor, Factors, built_in_seconds
 from znni.calibration.database import Measurement
 from znni.calibration.features import AXES, Numbers, Place, place
-from znni.calibration.regression import Regression
+from znni.calibration.regression import REPEATED, Regression
+from znni.calibration.shapes import Call
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5
 from znni.core.text import aligned
-from znni.network.layers import Operation
+from znni.network.layers import Operation, unnamed
 from znni.plans.band import MEASURED_HERE
 from znni.plans.primitive import Catalogue, Primitive, TakesTimePerItem
 
@@ -58,11 +59,16 @@ class MeasuredModel(CostModel):
     def __init__(self, measurements: Iterable[Measurement], catalogue: Catalogue) -> None:
         self._kinds = {name: type(primitive) for name, primitive in catalogue.items()}
         self._samples: dict[type, list[_Sample]] = {kind: [] for kind in self._kinds.values()}
+        self._sure_calls = set[tuple[str, Call]]()
+        self._sure_places = set[tuple[str, Place]]()
         days = []
         for measured in measurements:
             sample = _Sample(catalogue[measured.primitive], measured)
             self._samples[self._kinds[sample.name]].append(sample)
             days.append(measured.day)
+            if measured.times >= REPEATED:
+                self._sure_calls.add((sample.name, Call(measured.operation, measured.shape)))
+                self._sure_places.add((sample.name, sample.place))
         for samples in self._samples.values():
             del samples[:-MOST_MEASUREMENTS]
         known = len({s.name for samples in self._samples.values() for s in samples})
@@ -78,7 +84,7 @@ class MeasuredModel(CostModel):
     def fingerprint(self) -> str:
         """A text that differs if the measurements differ."""
         told = sorted(
-            f"{sample.name} {sample.place} {sample.logarithm!r}"
+            f"{sample.name} {sample.place} {sample.logarithm!r} {sample.times}"
             for samples in self._samples.values()
             for sample in samples
         )
@@ -125,6 +131,19 @@ class MeasuredModel(CostModel):
         """Return whether a primitive of the same kind was measured."""
         return bool(self._samples.get(type(primitive)))
 
+    def is_sure(self, primitive: Primitive, call: Call) -> bool:
+        """Return whether a call was measured so often that its time is sure.
+
+        Args:
+            primitive: the primitive.
+            call: the call. The names of its layers do not count.
+        """
+        return (primitive.name, Call(unnamed(call.operation), call.shape)) in self._sure_calls
+
+    def is_sure_of_like(self, primitive: Primitive, call: Call) -> bool:
+        """Return whether that is so of a call that may differ in the extents of its images."""
+        return (primitive.name, _place_for(primitive, place(*call))) in self._sure_places
+
     def known(self) -> Iterator[Fitted]:
         """Yield the accuracy of predictions for each primitive of the catalogue."""
         for name, kind in self._kinds.items():
@@ -153,6 +172,7 @@ class MeasuredModel(CostModel):
                 [sample.name for sample in samples],
                 np.array([sample.place for sample in samples]).reshape(len(samples), AXES),
                 np.array([s.logarithm - self._common[s.device] for s in samples]),
+                [sample.times for sample in samples],
             )
         return self._regressions[kind]
 
@@ -163,7 +183,7 @@ class _Sample:
     def __init__(self, primitive: Primitive, measured: Measurement) -> None:
         operation, shape = measured.operation, measured.shape
         nominal = built_in_seconds(primitive, primitive.cost(operation, shape))
-        self.name, self.device = primitive.name, primitive.device.kind
+        self.name, self.device, self.times = primitive.name, primitive.device.kind, measured.times
         self.place = _place_for(primitive, place(operation, shape))
         self.logarithm = log(measured.seconds / nominal)
 

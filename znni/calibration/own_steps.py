@@ -1,7 +1,8 @@
-"""A first measurement of a machine: the steps of one plan and their rivals, on small images.
+"""Measurements of the steps of a plan, kept as those of a calibration.
 
-It is made before a long run on a machine without a calibration. The measurements are kept as those
-of a calibration. They correct the predicted time, and the choice of the plan.
+A first measurement is made before a long run on a machine without a calibration. It takes the steps
+of one plan and their rivals, on small images. The calibration of a network takes all steps, on
+their own images. Both correct the predicted time, and the choice of the plan.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from typing import NamedTuple, TypeAlias
 
 from planner.cost_model import CostModel, built_in_seconds
 from znni.calibration.database import CostDatabase
+from znni.calibration.device_measure import DeviceWorkbench
 from znni.calibration.measure import Workbench
 from znni.calibration.model import MeasuredModel
 from znni.calibration.record import record
+from znni.calibration.regression import REPEATED
 from znni.calibration.shapes import Call
 from znni.core.processors import HOST
 from znni.core.shapes import Shape5
 from znni.network.layers import Operation
 from znni.plans.composition import InTurn
+from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue, Primitive, TakesTimePerItem, on_device
+from znni.plans.primitive import Catalogue, Primitive, TakesTimePerItem, UsesGpu, on_device
 from znni.plans.segments import Step
 from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 
@@ -34,6 +38,10 @@ _Priced: TypeAlias = tuple[Primitive, Operation, Shape5]
 # Other programs slow down shorter calls less than they slow down a run.
 CALL_SECONDS = 0.1
 REPEATS = 2
+
+# Both, for the calibration of a network.
+OWN_CALL_SECONDS = 2.0
+OWN_REPEATS = REPEATED
 
 # The share of an extent that is left in one step to a smaller image. Rows stay as long as they are.
 SMALLER = 0.8
@@ -70,25 +78,72 @@ def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unme
     part = plan.on_host
     if part is None or part.uses_gpu:
         return Unmeasured([], [])
-    taken: dict[tuple[str, Operation, Shape5], float] = {}
-    for segment, runs in part.runs():
-        for step in segment.steps:
-            for name, items in pieces_of(step):
-                key = name, step.operation, step.shape_in._replace(n=items)
-                taken[key] = taken.get(key, 0.0) + runs * step.seconds
-    long = [key for key in taken if taken[key] >= LEAST_SHARE * sum(taken.values())]
-    long.sort(key=lambda key: -taken[key])
-    chosen = [(catalogue[name], operation, shape) for name, operation, shape in long]
+    taken = _seconds_of_calls(part, catalogue)
+    least = LEAST_SHARE * sum(seconds for _, seconds in taken)
+    chosen = [each for each, seconds in taken if seconds >= least]
     on_host = on_device(catalogue, HOST)
     rivals = [rival for each in chosen for rival in _rivals(*each, on_host, model)]
     allowed = plan.memory.resident + plan.memory.working
 
     def calls(steps: Iterable[_Priced]) -> list[tuple[Primitive, Call]]:
         unknown = (step for step in steps if _is_unknown(*step, model))
-        parts = ((step[0], _part_of(*step)) for step in unknown)
+        parts = ((step[0], _part_of(*step, CALL_SECONDS)) for step in unknown)
         return _in_rounds(part for part in parts if _memory(*part) <= allowed)
 
     return Unmeasured(calls(chosen), calls(dict.fromkeys(rivals)))
+
+
+def unsure_calls(
+    plan: Plan, catalogue: Catalogue, model: CostModel
+) -> list[tuple[Primitive, Call]]:
+    """Return the calls of a plan's steps whose times are not sure, on their own images.
+
+    The longest steps come first. If some calls are unlike all that were measured, only these are
+    returned: the next plan may have other images. Times that a primitive tells itself are sure. So
+    are those of primitives of the host that use a GPU: they follow from the GPU's own ones.
+
+    Args:
+        plan: the plan.
+        catalogue: the primitives that it was chosen from.
+        model: the model of times that it was chosen by.
+    """
+    called = dict.fromkeys(
+        (primitive, _part_of(primitive, operation, shape, OWN_CALL_SECONDS))
+        for part in plan.parts
+        for (primitive, operation, shape), _ in _seconds_of_calls(part, catalogue)
+        if not (isinstance(primitive, UsesGpu) or primitive.device.backend)
+        and primitive.cost(operation, shape).seconds is None
+    )
+    known = model if isinstance(model, MeasuredModel) else None
+    unsure = [each for each in called if not (known and known.is_sure(*each))]
+    return [each for each in unsure if not (known and known.is_sure_of_like(*each))] or unsure
+
+
+def measure_own(primitive: Primitive, call: Call) -> None:
+    """Measure a call so often that its time is sure, and keep the times.
+
+    Raises:
+        InvalidInput: the times cannot be kept.
+        RunFailed: the GPU fails.
+    """
+    bench = DeviceWorkbench if primitive.device.has_own_memory else Workbench
+    timing = bench([(primitive, call)]).measure(primitive, call, OWN_REPEATS)
+    record([(primitive, call, seconds) for seconds in timing.seconds], CostDatabase())
+
+
+def _seconds_of_calls(part: DevicePart, catalogue: Catalogue) -> list[tuple[_Priced, float]]:
+    """Return the different calls of a part's steps with the seconds for a patch, longest first."""
+    taken: dict[tuple[str, Operation, Shape5], float] = {}
+    for segment, runs in part.runs():
+        for step in segment.steps:
+            for name, items in pieces_of(step):
+                key = name, step.operation, step.shape_in._replace(n=items)
+                taken[key] = taken.get(key, 0.0) + runs * step.seconds
+    longest = sorted(taken.items(), key=lambda each: -each[1])
+    return [
+        ((catalogue[name], operation, shape), seconds)
+        for (name, operation, shape), seconds in longest
+    ]
 
 
 def measure(
@@ -163,11 +218,11 @@ def _is_unknown(
     return not (isinstance(model, MeasuredModel) and model.has_measured(primitive))
 
 
-def _part_of(primitive: Primitive, operation: Operation, shape: Shape5) -> Call:
-    """Return a call of fewer items, or of smaller images, that takes at most ``CALL_SECONDS``."""
+def _part_of(primitive: Primitive, operation: Operation, shape: Shape5, most: float) -> Call:
+    """Return a call of fewer items, or of smaller images, that takes at most some seconds."""
 
     def is_long() -> bool:
-        return built_in_seconds(primitive, primitive.cost(operation, shape)) > CALL_SECONDS
+        return built_in_seconds(primitive, primitive.cost(operation, shape)) > most
 
     while is_long() and shape.n > 1 and isinstance(primitive, TakesTimePerItem):
         shape = shape._replace(n=shape.n // 2)

@@ -32,6 +32,8 @@ PRIOR = KIND**2 + OWN**2 + KIND_NEARBY**2 + OWN_NEARBY**2 + CALL**2
 # A measurement was disturbed if it differs from the others' prediction by more than this many
 # standard deviations. The more it differs, the more noise is assumed for it.
 OUTLIER = 1.5
+# But not all of so many measurements of one call are disturbed. Their median counts as it is.
+REPEATED = 3
 ROUNDS = 4  # rounds of weighing measurements by their latest errors
 
 
@@ -55,9 +57,16 @@ class Regression:
         places: places of the calls, one row each.
         logarithms: logarithms of measured over modelled seconds, less the part that all kinds
             share.
+        times: number of times that each call was measured; by default once.
     """
 
-    def __init__(self, names: list[str], places: Numbers, logarithms: Numbers) -> None:
+    def __init__(
+        self,
+        names: list[str],
+        places: Numbers,
+        logarithms: Numbers,
+        times: Sequence[int] | None = None,
+    ) -> None:
         from znni.primitives.cpu.common.workers import serial_blas  # loads threadpoolctl
 
         self._serial_blas = serial_blas
@@ -68,7 +77,9 @@ class Regression:
         self._none = np.zeros(count, dtype=bool)
         rows = [self._covariances([name], at) for name, at in zip(names, places, strict=True)]
         between = np.array(rows).reshape(count, count)
-        noise = np.full(count, NOISE**2)
+        repeats = np.array(times or [1] * count)
+        undisturbed = NOISE**2 / repeats
+        noise = undisturbed
         for _ in range(ROUNDS):
             with serial_blas:
                 self._inverse = np.linalg.inv(between + np.diag(noise))
@@ -76,8 +87,9 @@ class Regression:
             # each one as the others predict it (Rasmussen and Williams, section 5.4.2)
             variance = 1 / np.diag(self._inverse)
             self.misses = self._weights * variance
-            off = np.abs(self.misses) / np.sqrt(np.maximum(variance - noise, 0.0) + NOISE**2)
-            noise = NOISE**2 * np.maximum(1.0, off / OUTLIER) ** 4
+            off = np.abs(self.misses) / np.sqrt(np.maximum(variance - noise, 0.0) + undisturbed)
+            off[repeats >= REPEATED] = 0.0
+            noise = undisturbed * np.maximum(1.0, off / OUTLIER) ** 4
 
     def predict(self, names: Sequence[str], place: Place) -> list[Prediction]:
         """Predict a call of each of some primitives of this kind, all at the same place."""

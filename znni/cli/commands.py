@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from znni.cli.calibrate import calibrate
 from znni.cli.example import example
 from znni.cli.export import export
 from znni.cli.finish import finish
@@ -15,7 +16,6 @@ from znni.cli.import_network import import_network
 from znni.cli.infer import infer
 from znni.cli.networks import networks
 from znni.cli.nnunet import nnunet
-from znni.cli.options import grouped, only
 from znni.cli.panels import PanelCommand
 from znni.cli.plan import plan
 from znni.cli.pyramid import pyramid
@@ -23,7 +23,6 @@ from znni.cli.verify import verify
 from znni.cli.view import view
 from znni.cli.words import echo
 from znni.core.errors import InvalidInput
-from znni.core.options import Calibrated, Choices
 from znni.core.version import __version__
 
 app = typer.Typer(
@@ -60,47 +59,7 @@ command("finish")(finish)
 command("export")(export)
 command("pyramid")(pyramid)
 command("plan")(plan)
-
-
-@command("calibrate")
-@grouped
-def calibrate(
-    *,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Take less than a minute; predictions are less accurate."),
-    ] = False,
-    limits: Choices = only("threads"),
-    only: Annotated[
-        list[str] | None, typer.Option(help="Primitive to measure; repeatable. Default: all.")
-    ] = None,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="First delete earlier measurements.")
-    ] = False,
-    device: Annotated[
-        Calibrated,
-        typer.Option(help="Device to measure; all: the CPU and, if there is one, a GPU."),
-    ] = "all",
-) -> None:
-    """Measure the speed of this machine; plans then use it."""
-    from znni.calibration.campaign import calibrate_machine
-    from znni.calibration.io_rates import calibrate_handling
-    from znni.calibration.model import calibration_table
-    from znni.cli.progress import show_progress
-    from znni.core.text import duration
-    from znni.machine.detect import detect_for
-    from znni.machine.process_age import process_age
-
-    with show_progress("measurements") as progress:
-        known = calibrate_machine(
-            limits.threads, only or [], progress, device=device, quick=quick, forget=forget
-        )
-    typer.echo(calibration_table(known))
-    if device != "gpu" and not only:
-        typer.echo(
-            f"\n{calibrate_handling(detect_for('cpu', threads=limits.threads), forget=forget)}"
-        )
-    typer.echo(f"\ncalibrated in {duration(process_age())}, from the start of the command")
+command("calibrate")(calibrate)
 
 
 @command("info")

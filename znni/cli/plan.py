@@ -132,7 +132,7 @@ def plan(
         )
     if plot:
         _check_drawable(plot)
-    size, stored, given = _opened(volume, read)
+    size, stored, given = opened(volume, read)
     here = None
     if not cluster:
         here = machine_for(machine, limits.ram, limits.threads, limits.gpu_memory, limits.device)
@@ -147,9 +147,9 @@ def plan(
     from znni.calibration.compiled_notes import about_compiling
     from znni.inference import planning
 
-    network, warned = _loaded(net, windows, given, read)
+    network, warned = loaded(net, windows, given, read)
     if models := bool(network.models):
-        network = _formed(network, size, limits, as_json=as_json)
+        network = formed(network, size, limits, as_json=as_json)
     if cluster:
         from znni.cluster.forecast import forecast
 
@@ -189,7 +189,7 @@ def plan(
         plot_plan(planning.look_around(search, best), plot)
 
 
-def _opened(volume: str, read: InputOptions) -> tuple[Vec3, str, ArrayVolume | None]:
+def opened(volume: str, read: InputOptions) -> tuple[Vec3, str, ArrayVolume | None]:
     """Return the extents of the volume to plan for, the type of its values, and the opened file."""
     if are_extents(volume):
         return three_extents(volume), "float32", None
@@ -212,7 +212,7 @@ def _voxels(volume: ArrayVolume | None, read: InputOptions) -> object:
     return volume.grid.scale, volume.grid.units, volume.assumed, read.any_spacing
 
 
-def _loaded(
+def loaded(
     net: Path, windows: WindowOptions, volume: ArrayVolume | None, read: InputOptions
 ) -> tuple[Network, list[str]]:
     """Return the network, and the warnings about the voxels of its volume.
@@ -250,7 +250,7 @@ def _check_drawable(plot: Path) -> None:
     check_drawable(plot)
 
 
-def _formed(network: Network, size: Vec3, limits: Choices, *, as_json: bool) -> Network:
+def formed(network: Network, size: Vec3, limits: Choices, *, as_json: bool) -> Network:
     """Return a network of a model in the form that is faster, and say why it is."""
     from znni.inference.model_choice import chosen
 

@@ -1,0 +1,117 @@
+"""The calibration of one network: its own layers are measured until its plan cannot change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import perf_counter
+from typing import NamedTuple, TypeAlias
+
+from planner.repricing import repriced
+from planner.search import Search
+from znni.calibration.choice import cost_model
+from znni.calibration.model import MeasuredModel
+from znni.calibration.optimism import OptimisticModel
+from znni.calibration.own_steps import measure_own, unsure_calls
+from znni.core.text import aligned, counted, duration
+from znni.inference import planning
+from znni.machine.busy import slowdown
+from znni.plans.band import TOLD_SLOWDOWN
+from znni.plans.plan import Plan
+
+log = logging.getLogger("znni")
+
+# Takes the number of measurements made and planned, and what is measured next.
+Progress: TypeAlias = Callable[[int, int, str], None]
+
+
+class Tuned(NamedTuple):
+    """The result of a network's calibration.
+
+    Attributes:
+        before: the fastest plan before it.
+        before_now: the same plan by the times that are known now.
+        after: the fastest plan now.
+        measured: the number of calls that were measured.
+        rounds: the number of plans whose steps were looked at.
+        left: the calls that could not be measured in time. They might change the choice.
+    """
+
+    before: Plan
+    before_now: Plan
+    after: Plan
+    measured: int
+    rounds: int
+    left: int
+
+
+def tune(search: Search, seconds: float, progress: Progress) -> Tuned:
+    """Measure the layers of the plans that may be the fastest, and return the fastest one.
+
+    The steps of the fastest plan are measured first. Then a search takes the least time that calls
+    without a measurement may need within their error. The steps of its plan are measured, until
+    they all were. No other plan is likely to be faster then.
+
+    Args:
+        search: the search for the plan.
+        seconds: the seconds after which no other call is measured.
+        progress: is called before each measurement.
+
+    Raises:
+        DoesNotFit: no plan stays within the memory allowed.
+        InvalidInput: the times cannot be kept.
+        RunFailed: a GPU fails.
+    """
+    if (busy := slowdown()) >= TOLD_SLOWDOWN:
+        log.warning("other programs slow measurements down %.1f times: end them first", busy)
+    begun = perf_counter()
+    before = plan = planning.fastest(search)[0]
+    measured, rounds, model = 0, 1, search.model
+    while calls := unsure_calls(plan, search.catalogue, model):
+        planned = measured + len(calls)
+        for primitive, call in calls:
+            if perf_counter() - begun >= seconds:
+                break
+            progress(measured, planned, f"{call.operation.name} by {primitive.name}")
+            measure_own(primitive, call)
+            measured += 1
+        model = cost_model(search.catalogue)
+        if measured < planned:
+            calls = calls[measured - planned :]
+            break
+        progress(measured, planned, "searching")
+        rounds += 1
+        least = OptimisticModel(model) if isinstance(model, MeasuredModel) else model
+        plan = planning.fastest(search.predicted_by(least))[0]
+    search = search.predicted_by(model)
+    after = planning.fastest(search)[0]
+    return Tuned(before, repriced(before, search), after, measured, rounds, len(calls))
+
+
+def tuning_text(tuned: Tuned) -> str:
+    """Return what was measured, the predicted times, and the layers whose primitives changed."""
+    done = f"measured {counted(tuned.measured, 'call')} in {counted(tuned.rounds, 'round')}"
+    if tuned.left:
+        why = f"the time is up, and {counted(tuned.left, 'other call')} may change the plan"
+    else:
+        why = "no other plan can be faster within the error of its time"
+    plans = [("before", tuned.before), ("before, by times of now", tuned.before_now)]
+    rows = [
+        (name, f"{duration(plan.seconds)} +- {plan.error:.0%}", f"patch {plan.patch}")
+        for name, plan in [*plans, ("now", tuned.after)]
+    ]
+    return "\n".join([f"{done}: {why}", "", *aligned(rows, left=3), "", *_differing(tuned)])
+
+
+def _differing(tuned: Tuned) -> list[str]:
+    """Return a line for each layer whose primitive is another one now."""
+    then, now = _primitives(tuned.before), _primitives(tuned.after)
+    rows = [(name, then[name], now[name]) for name in now if then.get(name) != now[name]]
+    if not rows:
+        return ["all layers keep their primitives"]
+    return [line.rstrip() for line in aligned([("layer", "before", "now"), *rows], left=3)]
+
+
+def _primitives(plan: Plan) -> dict[str, str]:
+    """Return the primitive of each layer, by name."""
+    return {layer.name: str(step.primitive) for step in plan.steps for layer in step.layers}
