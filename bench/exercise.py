@@ -32,7 +32,7 @@ from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.backends.cuda.recombine import DeviceRecombination
-from znni.engine.backends.host.layers import place
+from znni.engine.backends.host.part_runner import place
 from znni.engine.stages.convert import convert
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy

@@ -21,7 +21,7 @@ from bench.accuracy import OnDevice, corners
 from bench.peers.torch_network import Piece, TorchNetwork, layer_flops
 from bench.peers.torch_settings import WHOLE
 from znni.core.shapes import Shape5, Vec3, offsets
-from znni.engine.backends.host.layers import place
+from znni.engine.backends.host.part_runner import place
 from znni.network.layers import Conv, DenseLayer, Pool
 from znni.network.network import Network
 from znni.network.weights import Float32

@@ -29,9 +29,9 @@ from znni.calibration.overhead_figures import COLD_SECONDS, handling_times, run_
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, OutputType, Stored
 from znni.core.shapes import Box, Vec3
-from znni.engine.stages.layers import Layers
-from znni.engine.stages.read import Read
-from znni.engine.stages.write import Write
+from znni.engine.stages.layers import LayersModel
+from znni.engine.stages.read import ReadModel
+from znni.engine.stages.write import WriteModel
 from znni.inference.plan_checks import checked_plan
 from znni.machine.handling_times import (
     READ,
@@ -187,8 +187,9 @@ def test_what_is_measured_takes_the_place_of_nominal_rates() -> None:
     host = replace(machine(), host=replace(machine().host, threads=4))
     nominal = run_overhead(host, Stored("uint8", 2)).once
     found = run_overhead(host, Stored("uint8", 2), TIMES)
-    read, write, written = stage_in(found, Read), stage_in(found, Write), TIMES.written["uint8"]
-    assert (found.once.touched, stage_in(found, Layers).placed) == (2e-9, 3e-9)
+    read, write = stage_in(found, ReadModel), stage_in(found, WriteModel)
+    written = TIMES.written["uint8"]
+    assert (found.once.touched, stage_in(found, LayersModel).placed) == (2e-9, 3e-9)
     assert (read.value, write.value) == (2e-8, written.seconds)
     assert read.lost_value == pytest.approx(8e-9 / 4)
     assert write.lost_value == pytest.approx(written.working / 4)

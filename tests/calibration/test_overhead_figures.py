@@ -17,11 +17,11 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, InputChunks, OutputType, Stored
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
-from znni.engine.stages.convert import Convert
-from znni.engine.stages.download import Download
-from znni.engine.stages.read import Read
-from znni.engine.stages.upload import Upload
-from znni.engine.stages.write import Write
+from znni.engine.stages.convert import ConvertModel
+from znni.engine.stages.download import DownloadModel
+from znni.engine.stages.read import ReadModel
+from znni.engine.stages.upload import UploadModel
+from znni.engine.stages.write import WriteModel
 from znni.engine.tiles import make_job
 from znni.inference.plan_checks import checked_plan
 from znni.machine.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
@@ -50,33 +50,33 @@ def here(threads: int = 1, storage: Storage | None = None) -> Machine:
 
 def test_fewer_bytes_take_less_time() -> None:
     small, large = (run_overhead(here(), Stored(input_itemsize=it)) for it in (1, 8))
-    assert 0 < stage_in(small, Read).value < stage_in(large, Read).value
-    assert 0 < stage_in(small, Read).lost_value < stage_in(large, Read).lost_value
-    assert stage_in(small, Write) == stage_in(large, Write)
+    assert 0 < stage_in(small, ReadModel).value < stage_in(large, ReadModel).value
+    assert 0 < stage_in(small, ReadModel).lost_value < stage_in(large, ReadModel).lost_value
+    assert stage_in(small, WriteModel) == stage_in(large, WriteModel)
 
 
 def test_compression_takes_the_time_of_all_threads() -> None:
     plain, zstd, gzip = (
-        stage(Write, machine(), Stored("float32", compression=how))
+        stage(WriteModel, machine(), Stored("float32", compression=how))
         for how in ("none", "zstd", "gzip")
     )
-    assert plain == stage(Write, machine())
+    assert plain == stage(WriteModel, machine())
     assert 0 < zstd.value - plain.value < gzip.value - plain.value
     assert gzip.lost_value - plain.lost_value == pytest.approx(gzip.value - plain.value)
-    small = stage(Write, machine(), Stored("uint8", compression="gzip"))
-    few = stage(Write, machine(), Stored("uint8"))
+    small = stage(WriteModel, machine(), Stored("uint8", compression="gzip"))
+    few = stage(WriteModel, machine(), Stored("uint8"))
     taken = gzip.value - plain.value
     assert small.value - few.value == pytest.approx(taken / 4)
     labels = Stored(label_maps=1)
     packed = replace(labels, compression="gzip")
-    assert stage(Write, machine(), packed) == stage(Write, machine(), labels)
+    assert stage(WriteModel, machine(), packed) == stage(WriteModel, machine(), labels)
 
 
 def test_storage_keeps_those_waiting_who_read_and_write_and_nobody_else() -> None:
     usual, slow = here(), here(storage=Storage(read=1e6, write=2e6))
-    assert stage(Read, slow).value == pytest.approx(4 / 1e6, rel=1e-2)
-    assert stage(Write, slow).value == pytest.approx(4 / 2e6, rel=1e-2)
-    for kind in (Read, Write):
+    assert stage(ReadModel, slow).value == pytest.approx(4 / 1e6, rel=1e-2)
+    assert stage(WriteModel, slow).value == pytest.approx(4 / 2e6, rel=1e-2)
+    for kind in (ReadModel, WriteModel):
         assert stage(kind, slow).lost_value == stage(kind, usual).lost_value
 
 
@@ -86,36 +86,38 @@ def test_what_goes_to_a_gpu_and_back_goes_over_its_link() -> None:
         run_overhead(replace(host, gpus=(replace(gpu(), link=link),)), Stored("uint8"))
         for link in (1e9, 1e11)
     )
-    slow_up, quick_up = (stage_in(it, Upload) for it in (slow, quick))
+    slow_up, quick_up = (stage_in(it, UploadModel) for it in (slow, quick))
     assert slow_up.locked == pytest.approx(1e-9)
     assert quick_up.locked == pytest.approx(1e-11)
     assert slow_up.ordinary - slow_up.locked == pytest.approx(quick_up.ordinary - quick_up.locked)
-    back = (stage_in(it, Download).byte for it in (slow, quick))
+    back = (stage_in(it, DownloadModel).byte for it in (slow, quick))
     assert next(back) - next(back) == pytest.approx(1e-9 - 1e-11)
     assert slow.once.pinned == quick.once.pinned > 0
-    assert stage(Upload, here()).locked == 0
+    assert stage(UploadModel, here()).locked == 0
 
 
 def test_more_cores_lose_less_each() -> None:
     one, eight = run_overhead(here(1)), run_overhead(here(8))
-    assert stage_in(eight, Read).lost_value == pytest.approx(stage_in(one, Read).lost_value / 8)
+    lost, lost_by_eight = (stage_in(it, ReadModel).lost_value for it in (one, eight))
+    assert lost_by_eight == pytest.approx(lost / 8)
     assert eight.once.resident == pytest.approx(one.once.resident / 4)
 
 
 def test_threads_convert_together_while_others_wait_for_the_storage() -> None:
     """Reading takes as long as the slower of both. A file takes one write at a time."""
     memory = Storage(1e15, 1e15)
-    for kind in (Read, Write):
+    for kind in (ReadModel, WriteModel):
         alone, eight, sixteen, many = (
             stage(kind, here(threads, memory)).value for threads in (1, 8, 16, 64)
         )
         assert eight == pytest.approx(alone / 8, rel=1e-3)
         assert many == pytest.approx(sixteen)
         assert many < alone / 15
-    there, one = Storage(read=4e9, write=4e9), stage(Read, here(1, memory)).value
-    assert stage(Read, here(16, there)).value == 1e-9 < stage(Read, here(1, there)).value == one
-    written = stage(Write, here(16, memory)).value + 1e-9
-    assert stage(Write, here(16, there)).value == pytest.approx(written)
+    there, one = Storage(read=4e9, write=4e9), stage(ReadModel, here(1, memory)).value
+    alone, many = (stage(ReadModel, here(threads, there)).value for threads in (1, 16))
+    assert many == 1e-9 < alone == one
+    written = stage(WriteModel, here(16, memory)).value + 1e-9
+    assert stage(WriteModel, here(16, there)).value == pytest.approx(written)
 
 
 def test_a_plan_has_the_time_of_the_types_that_it_is_run_with(plan: Plan) -> None:
@@ -237,7 +239,7 @@ def test_threads_share_what_they_can() -> None:
     def times(form: Form, codec: Codec | None) -> tuple[float, float]:
         known = InputChunks(form, codec, Vec3(64, 64, 64), SIZE)
         host = replace(machine().host, threads=4)
-        found = stage(Read, replace(machine(), host=host), Stored(input_chunks=known))
+        found = stage(ReadModel, replace(machine(), host=host), Stored(input_chunks=known))
         return found.chunk, 4 * found.lost_chunk
 
     for codec in (None, "gzip", "zstd"):
@@ -256,11 +258,11 @@ def test_chunks_that_go_from_thread_to_thread_come_later_beside_layers() -> None
         found = run_overhead(machine(), Stored("uint8", 1, input_chunks=known))
         run = found.setting(NETWORK, (kind,))
         time = found.beside(run, found.counts(NETWORK, Vec3.of(98)))
-        each, values = stage_in(found, Read), NETWORK.in_features * SIZE.volume
+        each, values = stage_in(found, ReadModel), NETWORK.in_features * SIZE.volume
         lost = TURN_SECONDS + TURNS * (values * each.lost_value + each.lost_chunk)
         return time.reading - lost if kind == "cpu" else time.reading
 
-    written = TURNS * stage(Write, machine(), Stored("uint8", 1)).lost_value
+    written = TURNS * stage(WriteModel, machine(), Stored("uint8", 1)).lost_value
     read = beside("hdf5")
     assert 0 < read <= written * NETWORK.out_features * 98**3
     assert beside("zarr") > read + 1e-4
@@ -276,11 +278,11 @@ def test_the_host_converts_the_output_of_its_own_layers() -> None:
 
     values = NETWORK.out_features * 18**3
     more = writing("cpu") - writing("gpu")
-    each = stage_in(overhead, Convert).value
+    each = stage_in(overhead, ConvertModel).value
     assert each > 0
     assert more == pytest.approx(values * each)
     assert (
-        stage(Convert, machine(), Stored("uint8"), measured_times()).value == 0
+        stage(ConvertModel, machine(), Stored("uint8"), measured_times()).value == 0
     )  # the measured time of writing includes it
 
 
@@ -305,11 +307,12 @@ def test_measured_chunks_take_the_place_of_nominal_ones() -> None:
     stored = Stored("uint8", 1, input_chunks=known, chunk_files=True)
     none = measured_times()
     nominal, found = run_overhead(machine(), stored), run_overhead(machine(), stored, none)
-    assert stage_in(found, Read).chunk == stage_in(nominal, Read).chunk
-    assert stage_in(found, Write).file == stage_in(nominal, Write).file
+    assert stage_in(found, ReadModel).chunk == stage_in(nominal, ReadModel).chunk
+    assert stage_in(found, WriteModel).file == stage_in(nominal, WriteModel).file
     chunks = ChunkTimes({"zarr": 3.0}, {"zstd": 0.002}, 5.0)
     found = run_overhead(machine(), stored, replace(none, chunks=chunks))
-    threads, read, write = machine().host.threads, stage_in(found, Read), stage_in(found, Write)
+    threads = machine().host.threads
+    read, write = stage_in(found, ReadModel), stage_in(found, WriteModel)
     assert read.chunk == pytest.approx(3 + 2 / threads)
     assert read.lost_chunk == pytest.approx(5 / threads)
     assert (write.file, write.lost_file) == (5, 5 / threads)

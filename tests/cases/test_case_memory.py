@@ -20,7 +20,7 @@ from znni.cases.case import predict
 from znni.cases.case_folder import Case
 from znni.cases.input_file import write_input
 from znni.cases.input_slabs import InputSlabs
-from znni.cases.labels import Part, joined_labels, without_components
+from znni.cases.joined_labels import Part, joined_labels, without_components
 from znni.cases.memory import room_for, room_of_files, search_for
 from znni.cases.networks import alone, beside_weights
 from znni.cases.preparation import (

@@ -19,7 +19,7 @@ from znni.core.options import Stored
 from znni.core.shapes import Box, Vec3
 from znni.engine.blended import LABEL_PIECE, Blended, clear_unwanted
 from znni.engine.labels import Labels
-from znni.engine.stages.label import Label
+from znni.engine.stages.label import LabelModel
 from znni.engine.windows import BlendedWindows
 from znni.inference import api
 from znni.inference.planning import search
@@ -245,7 +245,7 @@ def test_labels_take_the_memory_that_plans_count(head: bool, labels: Labels) -> 
         tracemalloc.stop()
     net = over(replace(network(), window=replace(WINDOW, volume=size)), WINDOW.size)
     maps = labels.features(9)
-    alone = Overhead(0, (Label(),), stored=Stored(label_maps=maps))
+    alone = Overhead(0, (LabelModel(),), stored=Stored(label_maps=maps))
     counted = host_blocks(alone, with_head_apart(net), size, "cpu")
     assert taken <= maps * size.volume + 16 * LABEL_PIECE
     assert counted >= 2 * maps * size.volume + taken

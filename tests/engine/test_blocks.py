@@ -16,10 +16,8 @@ from random_networks import networks
 from tiny_network import expected
 
 import znni
-from znni.calibration.overhead_figures import PROCESS_BYTES
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
-from znni.engine.blocks import MASK_BYTES, Skipped, is_constant, mask_pieces, of_constant
+from znni.engine.blocks import Skipped, is_constant, of_constant
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.primitive import convolved
@@ -86,24 +84,6 @@ def test_a_mask_of_everything_changes_nothing() -> None:
     succeeds(*INFER, "--mask", "mask.h5", "--overwrite")
     np.testing.assert_array_equal(read_main("out.h5"), whole)
     assert attributes()["blocks_outside_mask"] == 0
-
-
-@given(
-    st.tuples(*[st.integers(0, 50)] * 3).map(lambda start: Vec3(*start)),
-    st.tuples(*[st.integers(1, 600)] * 3).map(lambda size: Vec3(*size)),
-    st.sampled_from([1, 2, 8]),
-)
-@settings(max_examples=50)
-def test_a_mask_is_read_in_pieces_that_a_process_has_room_for(
-    start: Vec3, size: Vec3, itemsize: int
-) -> None:
-    box = Box(start, start + size)
-    pieces = list(mask_pieces(box, itemsize))
-    assert all(piece.within(box) for piece in pieces)
-    assert sum(piece.size.volume for piece in pieces) == size.volume
-    assert len({piece.start for piece in pieces}) == len(pieces)
-    largest = max(piece.size.volume for piece in pieces) * itemsize
-    assert largest <= MASK_BYTES <= 0.01 * PROCESS_BYTES
 
 
 def test_a_mask_is_of_input_voxels_whatever_the_region() -> None:

@@ -189,7 +189,7 @@ def test_seconds_of_storing_at_the_same_time_are_not_added_up(
         time.sleep(0.1)
         return block
 
-    slow = stage_order.Stage(share.model, lambda *_: wait, "computing")
+    slow = stage_order.StageEntry(share.model, lambda *_: wait, "computing")
     monkeypatch.setattr(stage_order, "STAGES", (*stage_order.STAGES, slow))
     spent = copied_by_windows(2).seconds
     # Those of workers, which work at the same time, are among them.

@@ -20,7 +20,7 @@ from small_disk import small_disk
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box
-from znni.engine.backends.cuda.layers import DeviceLayers, Finished, Launched
+from znni.engine.backends.cuda.part_runner import DevicePartRunner, Finished, Launched
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import allocate
 from znni.volumes.formats.hdf5.chunks import ChunkWriter
@@ -54,9 +54,9 @@ def goes_on_to_the_same(out: str, whole: Path) -> None:
 @pytest.mark.parametrize("stage", ["launch", "finish"])
 def test_a_stage_that_fails(stage: str, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that had passed it are written, it is told as itself, and the same command goes on."""
-    work, calls = getattr(DeviceLayers, stage), list[int]()
+    work, calls = getattr(DevicePartRunner, stage), list[int]()
 
-    def failing(layers: DeviceLayers, given: Any, **options: Any) -> Launched | Finished:
+    def failing(layers: DevicePartRunner, given: Any, **options: Any) -> Launched | Finished:
         calls.append(1)
         if len(calls) > FINISHED:
             raise RunFailed("the device is lost; run again")
@@ -64,7 +64,7 @@ def test_a_stage_that_fails(stage: str, whole: Path, monkeypatch: pytest.MonkeyP
         return made
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeviceLayers, stage, failing)
+        patch.setattr(DevicePartRunner, stage, failing)
         said = refused(*PLANNED, "out.h5", code=4)
     assert said.startswith("the device is lost; run again; out.h5 was not made")
     assert f"out.h5.partial holds {FINISHED} finished blocks" in said
@@ -82,18 +82,18 @@ def test_a_run_that_is_killed(whole: Path) -> None:
 
 
 def test_a_disk_that_others_fill(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish, calls = DeviceLayers.finish, list[int]()
+    finish, calls = DevicePartRunner.finish, list[int]()
     with small_disk(Path.cwd(), str(2 * whole.stat().st_size)) as disk:
         filler = disk / "filler"
 
-        def filling(layers: DeviceLayers, launched: Launched) -> Finished:
+        def filling(layers: DevicePartRunner, launched: Launched) -> Finished:
             calls.append(1)
             if len(calls) > FINISHED:
                 fill(filler)
             return finish(layers, launched)
 
         with monkeypatch.context() as patch:
-            patch.setattr(DeviceLayers, "finish", filling)
+            patch.setattr(DevicePartRunner, "finish", filling)
             said = refused(*PLANNED, "disk/out.h5", code=4)
         assert "disk/out.h5.partial: cannot be written: No space left on device" in said
         assert "the same command goes on from there" in said

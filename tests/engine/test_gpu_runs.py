@@ -21,7 +21,7 @@ from znni.core.errors import OutOfDeviceMemory
 from znni.core.options import Border, OutputType
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import backend as device_backend
-from znni.engine.backends.cuda.layers import DeviceLayers, Launched
+from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched
 from znni.engine.block import alone
 from znni.engine.executor import Fragments
 from znni.engine.patch import PatchRunner
@@ -172,15 +172,15 @@ def test_a_run_goes_on_where_the_memory_of_the_gpu_ran_out(
     x = np.random.default_rng(0).random((60, 61, 70), np.float32)
     expected = znni.Inferer("tiny.yaml", device="cpu")(x)
     monkeypatch.setattr(planning, "catalogue", primitives)
-    launch, failing = DeviceLayers.launch, [True]
+    launch, failing = DevicePartRunner.launch, [True]
 
-    def fails_once(layers: DeviceLayers, given: Fragments, **options: Any) -> Launched:
+    def fails_once(layers: DevicePartRunner, given: Fragments, **options: Any) -> Launched:
         if failing and failing.pop():
             with device_errors("the GPU"):
                 DeviceArena(2**50)
         return launch(layers, given, **options)
 
-    monkeypatch.setattr(DeviceLayers, "launch", fails_once)
+    monkeypatch.setattr(DevicePartRunner, "launch", fails_once)
     found = np.empty_like(expected)
     report = znni.infer(x, "tiny.yaml", found, device="gpu")
     assert len(report.fallbacks) == 1

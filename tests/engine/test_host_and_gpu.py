@@ -22,8 +22,8 @@ from planner.segmentations import segmentations
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.backends.cuda import backend as device_backend
 from znni.engine.backends.cuda import recombine as device_recombine
-from znni.engine.backends.cuda.layers import DeviceLayers
-from znni.engine.backends.host.layers import HostLayers, place
+from znni.engine.backends.cuda.part_runner import DevicePartRunner
+from znni.engine.backends.host.part_runner import HostPartRunner, place
 from znni.engine.block import alone
 from znni.engine.blocks import Blocks
 from znni.engine.patch import PatchRunner
@@ -43,9 +43,9 @@ from znni.volumes.array import ArrayOutput, ArrayVolume
 NETWORK = chain(("conv", 2), ("pool", (1, 2, 2)), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
 PLACES = {
     "reading": (ArrayVolume, "read"),
-    "layers on the host": (HostLayers, "tensor"),
-    "asking the GPU": (DeviceLayers, "launch"),
-    "waiting for the GPU": (DeviceLayers, "finish"),
+    "layers on the host": (HostPartRunner, "tensor"),
+    "asking the GPU": (DevicePartRunner, "launch"),
+    "waiting for the GPU": (DevicePartRunner, "finish"),
     "writing": (ArrayOutput, "write"),
 }
 

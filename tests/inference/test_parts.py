@@ -345,7 +345,7 @@ def test_a_part_that_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None
     def fail(*_arguments: object, **_options: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("znni.engine.oom_fallback.run_volume", fail)
+    monkeypatch.setattr("znni.engine.volume_runner.run_volume", fail)
     outcome = znni(*RUN, "--out", OUT, "--part", "1/2")
     assert outcome.code == 4
     assert "memory ran out under the plan that all parts follow" in outcome.err

@@ -23,7 +23,7 @@ from znni.calibration.model import MeasuredModel
 from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.core.value_cache import store_value
-from znni.engine.stages.read import Read
+from znni.engine.stages.read import ReadModel
 from znni.inference import plan_cache, planning, text_cache
 from znni.inference.plan_cache import fastest_cached_or_found
 from znni.network.geometry import with_window
@@ -82,7 +82,7 @@ CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
     "overhead": lambda _: {"overhead": replace(OVERHEAD, process=2000)},
     "warm memory": lambda _: {"overhead": replace(OVERHEAD, warm=2**30)},
     "times beside the layers": lambda _: {
-        "overhead": replace(OVERHEAD, stages=(*OVERHEAD.stages, Read(1e-9)))
+        "overhead": replace(OVERHEAD, stages=(*OVERHEAD.stages, ReadModel(1e-9)))
     },
     "costs": lambda _: {"model": BuiltInModel("another")},
     "pieces": lambda _: {"division": "none"},

@@ -19,10 +19,10 @@ from znni.core.options import ANYTHING, AS_COMPUTED, Stored
 from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import device as cuda
-from znni.engine.stages.download import Download
-from znni.engine.stages.layers import Layers
-from znni.engine.stages.upload import Upload
-from znni.engine.stages.write import Write
+from znni.engine.stages.download import DownloadModel
+from znni.engine.stages.layers import LayersModel
+from znni.engine.stages.upload import UploadModel
+from znni.engine.stages.write import WriteModel
 from znni.engine.tiles import make_job
 from znni.engine.workers.processes import SLOTS
 from znni.inference import plan_choice as plan_of_run
@@ -42,7 +42,7 @@ OUTPUT = Vec3(40, 40, 48)
 ON_HOST = overhead(1000, 1, 2)
 ON_GPU = Overhead(
     1000,
-    (FakeBlocks(1), Upload(), Layers(), Download(), Write()),
+    (FakeBlocks(1), UploadModel(), LayersModel(), DownloadModel(), WriteModel()),
     cuda=500,
     gpu=300,
     stored=Stored("uint8"),
@@ -131,7 +131,7 @@ def test_blocks_of_stored_values_take_their_bytes() -> None:
     assert by_gpu is not None
     assert (by_host.input_itemsize, by_gpu.input_itemsize) == (4, 1)
     assert by_host.computation != by_gpu.computation
-    brought = stage_in(alone[True], Upload).ordinary * 3 * values
+    brought = stage_in(alone[True], UploadModel).ordinary * 3 * values
     saved_seconds = by_host.time.patch.transfer - by_gpu.time.patch.transfer
     assert saved_seconds == pytest.approx(brought)
     assert by_gpu.gpu_memory == by_host.gpu_memory
@@ -271,7 +271,7 @@ def test_tables_of_blocks_in_locked_memory_are_told() -> None:
     patch = Vec3.of(64)
     told = []
     for workers in (1, 2):
-        beside = Overhead(0, (Upload(), Download()), workers=workers)
+        beside = Overhead(0, (UploadModel(), DownloadModel()), workers=workers)
         run, each = beside.setting(exact, ("gpu",)), beside.counts(exact, patch)
         told.append(beside.of_gpu(run, each).process)
     blocks = 2 * 4 * extents_read(exact, patch).volume

@@ -38,15 +38,15 @@ from planner.search import Search
 from znni.core.options import InputChunks, Stored
 from znni.core.processors import DeviceChoice, DeviceKind
 from znni.core.shapes import Shape5, Vec3
-from znni.engine.stages.blend import Blend
-from znni.engine.stages.convert import Convert
-from znni.engine.stages.download import Download
-from znni.engine.stages.label import Label
-from znni.engine.stages.layers import Layers
-from znni.engine.stages.read import Read
-from znni.engine.stages.share import Share
-from znni.engine.stages.upload import Upload
-from znni.engine.stages.write import Write
+from znni.engine.stages.blend import BlendModel
+from znni.engine.stages.convert import ConvertModel
+from znni.engine.stages.download import DownloadModel
+from znni.engine.stages.label import LabelModel
+from znni.engine.stages.layers import LayersModel
+from znni.engine.stages.read import ReadModel
+from znni.engine.stages.share import ShareModel
+from znni.engine.stages.upload import UploadModel
+from znni.engine.stages.write import WriteModel
 from znni.network.geometry import over, with_window
 from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network
@@ -263,8 +263,9 @@ def test_quick_bounds_count_all_that_bounds_count(
 ) -> None:
     """Both count reading, writing, transfer, what a job takes once, and cold memory of blocks."""
     stages = (
-        Read(1e-5, 9e-4, 3e-6, 1e-4), Share(), Upload(6e-6, 7e-6), Layers(5e-6), Blend(5e-6),
-        Download(8e-6), Label(), Convert(7e-6), Write(2e-5, 7e-4, 4e-6, 2e-4),
+        ReadModel(1e-5, 9e-4, 3e-6, 1e-4), ShareModel(), UploadModel(6e-6, 7e-6),
+        LayersModel(5e-6), BlendModel(5e-6), DownloadModel(8e-6), LabelModel(), ConvertModel(7e-6),
+        WriteModel(2e-5, 7e-4, 4e-6, 2e-4),
     )  # fmt: skip
     around = SecondsAround(start=0.5, finishing=0.25)
     once = SecondsOnce(building=0.1, warming=0.2, cuda=0.3, cold=1e-6, around=around)
@@ -323,7 +324,7 @@ def test_a_gpu_returns_labels_means_or_values_as_stored() -> None:
     whole, patch = Vec3(40, 40, 64), Vec3(8, 8, 16)
     network = Network.chain("plain", 1, (layer,))
     windows = over(with_window(network, Window(Vec3.of(8)).over(whole)), Vec3.of(8))
-    overhead = Overhead(0, (Download(1.0),), stored=Stored("float16"))
+    overhead = Overhead(0, (DownloadModel(1.0),), stored=Stored("float16"))
     labelling = replace(overhead, stored=Stored("float16", label_maps=1))
     several = replace(labelling, workers=2)
     nothing: dict[DeviceKind, Load] = {"gpu": Load(0.0, 0, 0)}

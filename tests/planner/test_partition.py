@@ -34,10 +34,10 @@ from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
 from znni.core.processors import Processors
 from znni.core.shapes import Vec3
-from znni.engine.stages.download import Download
-from znni.engine.stages.layers import Layers
-from znni.engine.stages.read import Read
-from znni.engine.stages.upload import Upload
+from znni.engine.stages.download import DownloadModel
+from znni.engine.stages.layers import LayersModel
+from znni.engine.stages.read import ReadModel
+from znni.engine.stages.upload import UploadModel
 from znni.machine.machine import Machine
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network
@@ -75,15 +75,16 @@ USING = {
     )
 }
 BLOCKS = FakeBlocks(1, 2, 4, 2)
-BESIDE = Overhead(100, (BLOCKS, Timed(Layers())), cuda=50, gpu=30)
+BESIDE = Overhead(100, (BLOCKS, Timed(LayersModel())), cuda=50, gpu=30)
 OVERHEADS = {
     "nothing beside": BESIDE,
     "a slow link": replace(
-        BESIDE, stages=(BLOCKS, *map(Timed, (Layers(), Upload(3e-8, 2e-8), Download(1e-7))))
+        BESIDE,
+        stages=(BLOCKS, *map(Timed, (LayersModel(), UploadModel(3e-8, 2e-8), DownloadModel(1e-7)))),
     ),
     "a slow start": replace(
         BESIDE,
-        stages=(BLOCKS, Timed(Layers()), Timed(Read(1e-7))),
+        stages=(BLOCKS, Timed(LayersModel()), Timed(ReadModel(1e-7))),
         once=SecondsOnce(cuda=1e-3, resident=1e-7, touched=1e-8, pinned=1e-8),
     ),
 }

@@ -34,8 +34,8 @@ from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Shape5, Vec3
-from znni.engine.stages.read import Read
-from znni.engine.stages.write import Write
+from znni.engine.stages.read import ReadModel
+from znni.engine.stages.write import WriteModel
 from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.network.network import Network
 from znni.plans.cost import Cost
@@ -140,7 +140,7 @@ def fastest_in(
     """Return the least time of a job in patches of a size, over all plans within the memory."""
     size, patches = patch + NETWORK.field_of_view - 1, OUTPUT.ceil_div(patch).volume
     once = overhead.once
-    read, write = stage_in(overhead, Read), stage_in(overhead, Write)
+    read, write = stage_in(overhead, ReadModel), stage_in(overhead, WriteModel)
 
     def job_of(layers: float, resident: int, peak: int) -> float:
         start = once.building + once.warming + once.resident * resident

@@ -15,7 +15,7 @@ from fakes import fake_catalogue, fake_gpu_catalogue, gpu
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices, Stored
-from znni.engine.backends.cuda.layers import room_to_compile
+from znni.engine.backends.cuda.part_runner import room_to_compile
 from znni.engine.checks import check_runnable
 from znni.inference import planning
 from znni.inference.plan_checks import checked_plan

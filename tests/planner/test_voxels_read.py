@@ -16,7 +16,7 @@ from planner.job_places import box_read
 from planner.overhead import Load
 from znni.core.options import Border, InputChunks, WindowRules
 from znni.core.shapes import Box, Vec3
-from znni.engine.stages.read import Read
+from znni.engine.stages.read import ReadModel
 from znni.engine.tiles import make_job
 from znni.network.geometry import with_window
 from znni.network.network_file import load_network
@@ -37,8 +37,8 @@ def test_blocks_count_what_they_read_of_the_volume(net: str, border: Border, roi
     chunks = InputChunks("hdf5", None, CHUNK, VOLUME)
     plain = search.overhead
     stored = replace(plain.stored, input_chunks=chunks)
-    read = replace(stage_in(plain, Read), chunk=1e-3)
-    rest = tuple(it for it in plain.stages if not isinstance(it, Read))
+    read = replace(stage_in(plain, ReadModel), chunk=1e-3)
+    rest = tuple(it for it in plain.stages if not isinstance(it, ReadModel))
     chunked = replace(plain, stored=stored, stages=(read, *rest))
     tried = list(search.patches())
     for patch in tried[:: max(1, len(tried) // 20)]:
@@ -85,6 +85,6 @@ def test_blocks_count_the_windows_that_they_read(size: Vec3, roi: Any, like: Win
             for tile in make_job(network, VOLUME, "valid", None, roi).tiles(patch)
         ]
         read = time_of(search.overhead, search.network, patch, {"cpu": Load(1.0, 0, 0)}).patch
-        found = read.reading / stage_in(search.overhead, Read).value
+        found = read.reading / stage_in(search.overhead, ReadModel).value
         assert found == pytest.approx(fmean(box.size.volume for box in boxes if box))
         assert found <= window.most_around(patch).volume

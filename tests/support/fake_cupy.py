@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import layers as device_layers
-from znni.engine.backends.host.layers import place
+from znni.engine.backends.host.part_runner import place
 from znni.engine.scaling import StoredScaling
 from znni.engine.stages.convert import convert
 from znni.machine import cuda

@@ -10,7 +10,7 @@ from planner.overhead import Load, Overhead
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.processors import DeviceKind, Processors
 from znni.core.shapes import Vec3
-from znni.engine.stages.layers import Layers
+from znni.engine.stages.layers import LayersModel
 from znni.network.network import Network
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
 from znni.plans.totals import Number, PlanTime
@@ -84,7 +84,7 @@ def overhead(
         fields: further fields of the overhead.
     """
     blocks = FakeBlocks(value_in, value_out, gpu_value_in, gpu_value_out)
-    return Overhead(process, (blocks, *map(Timed, (Layers(), *stages))), **fields)
+    return Overhead(process, (blocks, *map(Timed, (LayersModel(), *stages))), **fields)
 
 
 def stage(kind: type[Model], *given: Any) -> Model:

@@ -13,8 +13,8 @@ from planner.choices import Slot, all_on_gpu, bytes_on_gpu
 from planner.overhead import SecondsOnce
 from planner.search import Search
 from znni.core.shapes import Vec3
-from znni.engine.stages.read import Read
-from znni.engine.stages.write import Write
+from znni.engine.stages.read import ReadModel
+from znni.engine.stages.write import WriteModel
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network
 from znni.plans.primitive import convolved, convolved_and_pooled
@@ -32,13 +32,13 @@ NETWORK = Network.chain(
     ),
 )
 NO_OVERHEAD = overhead()
-SLOW_TO_READ = overhead(0, 0, 0, Read(value=1e-4, lost_value=1e-6), Write(value=3e-5))
+SLOW_TO_READ = overhead(0, 0, 0, ReadModel(value=1e-4, lost_value=1e-6), WriteModel(value=3e-5))
 SLOW_TO_START = overhead(
     0,
     0,
     0,
-    Read(value=1e-9),
-    Write(lost_value=1e-8),
+    ReadModel(value=1e-9),
+    WriteModel(lost_value=1e-8),
     once=SecondsOnce(1.0, 2.0, resident=1e-6, touched=3e-7),
 )
 # Most plans take more bytes than are warm.
@@ -46,7 +46,7 @@ COLD = overhead(
     0,
     0,
     0,
-    Read(value=1e-9),
+    ReadModel(value=1e-9),
     once=SecondsOnce(resident=1e-4, touched=3e-5, cold=4e-3),
     warm=30_000,
 )

@@ -28,7 +28,7 @@ from znni.core.chunks import CHUNK, chunk_extents
 from znni.core.options import Codec, Form, InputChunks, OutputType
 from znni.core.shapes import Box, Vec3, offsets
 from znni.core.volume import NewOutput
-from znni.engine.backends.host.layers import place
+from znni.engine.backends.host.part_runner import place
 from znni.engine.reading import read_input
 from znni.engine.stages.convert import convert
 from znni.engine.tiles import ZERO, make_job

@@ -21,7 +21,7 @@ from znni.core.errors import InvalidInput
 from znni.core.options import AS_COMPUTED, Costs, Packing, Stored
 from znni.core.shapes import Vec3
 from znni.engine.backends.registry import backend_of
-from znni.engine.stages.read import Read
+from znni.engine.stages.read import ReadModel
 from znni.engine.stages.stage_order import stage_models
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.io_threads import io_threads_on
@@ -93,7 +93,7 @@ def statistics_seconds(
         return 0.0
     core = machine.host.core_bandwidth
     wide = itemsize > 2
-    read = sum(stage.value for stage in overhead.stages if isinstance(stage, Read))
+    read = sum(stage.value for stage in overhead.stages if isinstance(stage, ReadModel))
     seconds = maps * read * volume.volume if scaling.has_numbers else 0.0
     for kinds in ((ZScore, Percentiles), (Percentiles,)[: int(wide)]):
         counted = [type(rule) for rule in scaling.of_maps(maps) if isinstance(rule, kinds)]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from znni.core.argument_types import checks_types
-from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, PlanOptions, check_keywords
 from znni.core.run_options import Options
 from znni.importing.nnunet_folder import Results, is_results
@@ -122,13 +121,11 @@ def _asked(
         InvalidInput: the labels exist and may not be replaced, or a network cannot be read.
     """
     from znni.cases.network_set import networks_at
+    from znni.volumes.output_place import check_replaceable
 
     networks = networks_at(Path(network), change)
     case = _case_of(files, Path(network), networks, change, out)
-    if case.out.exists() and not overwrite:
-        raise InvalidInput(
-            f"{case.out}: exists; give {option('overwrite', True)} to replace it, or another output"
-        )
+    check_replaceable(case.out, overwrite=overwrite)  # its folder is made if need be
     return case, networks
 
 

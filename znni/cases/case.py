@@ -17,7 +17,13 @@ import numpy as np
 
 from znni.cases.case_folder import Case, check_output, discard, open_folder
 from znni.cases.case_report import CaseReport
-from znni.cases.labels import Part, ScanLabels, joined_labels, without_components, write_labels
+from znni.cases.joined_labels import (
+    Part,
+    ScanLabels,
+    joined_labels,
+    without_components,
+    write_labels,
+)
 from znni.cases.memory import KnownRooms, Room, room_of_files
 from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.npy_file import file_of_zeros

@@ -17,7 +17,7 @@ from znni.components.slabs import (
     COMPONENT_BYTES,
     MOST_COMPONENTS,
     Painting,
-    Read,
+    ReadLabels,
     Tables,
     joined,
     over_slabs,
@@ -33,7 +33,7 @@ REMOVAL_BYTES = 1 + 2
 
 
 def postprocess(
-    read: Read,
+    read: ReadLabels,
     write: Callable[[Box, Labels], None],
     extents: Vec3,
     rules: Sequence[Rule],
@@ -89,7 +89,7 @@ def postprocess(
 class _Slabs(NamedTuple):
     """The labels of a volume as slabs, for one pass over them."""
 
-    read: Read
+    read: ReadLabels
     extents: Vec3
     slab: int
     threads: int

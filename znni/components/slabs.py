@@ -30,7 +30,7 @@ from znni.machine.io_threads import mapped
 Result = TypeVar("Result")
 
 # Returns the labels (z, y, x) of a box, or a mask. Several threads call it.
-Read: TypeAlias = Callable[[Box], Labels]
+ReadLabels: TypeAlias = Callable[[Box], Labels]
 
 # The most components of all slabs together, unless the caller sets another number.
 MOST_COMPONENTS = 2**22

@@ -23,7 +23,7 @@ from znni.components.slabs import (
     COMPONENT_BYTES,
     MOST_COMPONENTS,
     Joined,
-    Read,
+    ReadLabels,
     Tables,
     joined,
     over_slabs,
@@ -100,7 +100,7 @@ class Components:
 
 
 def find_components(
-    read: Read,
+    read: ReadLabels,
     extents: Vec3,
     slab: int,
     *,

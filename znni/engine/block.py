@@ -48,7 +48,7 @@ class Block(NamedTuple):
     wanted: NDArray[np.bool_] | None = None
     form: BlockForm = "in_progress"
 
-    def through(self, stage: Stage) -> Block:
+    def through(self, stage: ComputeStage) -> Block:
         """Return the block after a stage, unless its output is known."""
         return self if self.form == "repeated" else self._replace(values=stage(self))
 
@@ -62,11 +62,11 @@ class Block(NamedTuple):
         return covered if self.wanted is None else covered & self.wanted
 
 
-# A function that returns the values that a stage makes of a block.
-Stage: TypeAlias = Callable[[Block], Any]
+# A stage that computes: it takes a block, and returns the block's new values.
+ComputeStage: TypeAlias = Callable[[Block], Any]
 
 
-def one_stage(stages: Sequence[Stage]) -> Stage:
+def one_stage(stages: Sequence[ComputeStage]) -> ComputeStage:
     """Return one stage that does what several do, one after the other."""
 
     def stage(block: Block) -> Any:

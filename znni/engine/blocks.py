@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from znni.core.errors import InvalidInput, UnusableValues
+from znni.core.errors import UnusableValues
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.block import Block
+from znni.engine.mask import outside_mask, wanted_voxels
 from znni.engine.reading import read_input, read_stored
 from znni.engine.scaling import StoredScaling
 from znni.engine.tiles import ZERO, Allocate, Job, Tile, allocate_new
@@ -22,9 +23,6 @@ from znni.network.geometry import input_box, planes_before, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.primitives.reference import activation, exact
-
-# Bytes of a mask that are read at a time. They are part of the memory declared for a process.
-MASK_BYTES = 2**20
 
 # Outputs of constant input that are kept.
 MOST_CONSTANTS = 256
@@ -282,71 +280,3 @@ def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
         sums = layer.weight.sum(axis=(2, 3, 4), dtype=np.float64) @ maps + layer.bias
         maps = activation(sums[np.newaxis, :, None, None, None], conv.activation)[0, :, 0, 0, 0]
     return maps[:, None, None, None].astype(np.float32)
-
-
-def outside_mask(mask: Volume, job: Job, box: Box) -> bool:
-    """Return whether a mask needs no voxel of a box of the output.
-
-    Raises:
-        UnusableValues: the mask holds NaN in the part that was read.
-    """
-    pieces = mask_pieces(box.shifted(job.center), mask.itemsize)
-    return not any(_needed(mask, piece) for piece in pieces)
-
-
-def check_mask(mask: Volume, volume: Volume) -> None:
-    """Refuse a mask that does not lie over the volume voxel by voxel.
-
-    Raises:
-        InvalidInput: it has other extents, or several maps.
-    """
-    if mask.size != volume.size or mask.features != 1:
-        raise InvalidInput(
-            f"the mask has {counted(mask.features, 'map')} of {mask.size} voxels and the volume is "
-            f"{volume.size}; give a mask of one map and the volume's extents"
-        )
-
-
-def _needed(mask: Volume, piece: Box) -> bool:
-    """Return whether output is needed of any voxel of a piece of a mask."""
-    return bool(_mask_values(mask, piece).any())
-
-
-def _mask_values(mask: Volume, piece: Box) -> NDArray[Any]:
-    """Return the values of a piece of a mask, none of which may be NaN."""
-    values = mask.read(piece)
-    if values.dtype.kind == "f" and np.isnan(values.min()):
-        found = np.argwhere(np.isnan(values[0]))[0]
-        z, y, x = voxel = piece.start + Vec3(*map(int, found))
-        raise UnusableValues(
-            f"the mask holds nan at voxel z={z}, y={y}, x={x}; give 0 where no output is needed, "
-            f"and another number where it is",
-            voxel,
-        )
-    return values
-
-
-def wanted_voxels(mask: Volume, box: Box) -> NDArray[np.bool_]:
-    """Return which voxels (z, y, x) of a box need output by a mask.
-
-    Raises:
-        UnusableValues: the mask holds NaN in the box.
-    """
-    found = np.empty(box.size, bool)
-    for piece in mask_pieces(box, mask.itemsize):
-        values = _mask_values(mask, piece)
-        found[piece.shifted(Vec3(0, 0, 0) - box.start).slices] = values[0] != 0
-    return found
-
-
-def mask_pieces(box: Box, itemsize: int) -> Iterator[Box]:
-    """Cut a box into pieces of ``MASK_BYTES`` or less, but of a whole row or more.
-
-    Args:
-        box: what to cut.
-        itemsize: bytes of a voxel.
-    """
-    size, most = box.size, MASK_BYTES // itemsize
-    height = max(1, min(size.y, most // size.x))
-    depth = max(1, most // (height * size.x))
-    return box.cut(Vec3(depth, height, box.stop.x))

@@ -7,8 +7,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
-from znni.engine.backends.registry import Layers, PartToRun, backend_of
-from znni.engine.block import Block, Stage, alone, one_stage
+from znni.engine.backends.registry import PartRunner, PartToRun, backend_of
+from znni.engine.block import Block, ComputeStage, alone, one_stage
 from znni.engine.checks import check_runnable
 from znni.engine.executor import Measured, not_measured
 from znni.engine.labels import Labels
@@ -58,11 +58,11 @@ class PatchRunner:
         applied = conv_weights(head, weights[head.name]) if head else None
         parameters = weights_after_rules(plan.network, weights)
 
-        def ready(part: DevicePart) -> Layers:
+        def ready(part: DevicePart) -> PartRunner:
             wanted = PartToRun(plan, part, catalogue, parameters, measured, dtype, applied)
-            return backend_of(plan.device_of(part)).layers(wanted)
+            return backend_of(plan.device_of(part)).part_runner(wanted)
 
-        self._layers = [ready(part) for part in plan.parts]
+        self._parts = [ready(part) for part in plan.parts]
 
     def __call__(self, given: Float32 | Block) -> NDArray[Any]:
         """Return the dense output (f', Z, Y, X) of a block, or of one input patch (f, z, y, x)."""
@@ -72,10 +72,10 @@ class PatchRunner:
         dense: NDArray[Any] = block.values
         return dense
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[ComputeStage]:
         """Return the stages of each part in order, as every ``PatchStages`` does.
 
         If the parts take turns, all their stages are one stage. A GPU makes labels itself.
         """
-        stages = [work for part in self._layers for work in part.stages(stopwatch, labels)]
+        stages = [work for part in self._parts for work in part.stages(stopwatch, labels)]
         return [one_stage(stages)] if self.plan.time.in_turn else stages

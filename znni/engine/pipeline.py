@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from znni.core.trace import span
 from znni.engine.backends.registry import backend_of
-from znni.engine.block import Block, Stage
+from znni.engine.block import Block, ComputeStage
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
 from znni.engine.run_state import RunState
@@ -39,7 +39,7 @@ class PatchStages(Protocol):
     def plan(self) -> Plan:
         """The plan that it runs."""
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Stage]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[ComputeStage]:
         """Return the stages of a block, in order. The first one runs in the thread of the caller.
 
         Each takes a block and returns its new values. Those of the last one are the dense output
@@ -64,7 +64,7 @@ class BlockSlot(NamedTuple):
             after its last block is written, if no run follows.
     """
 
-    stages: Callable[[], Sequence[Stage]]
+    stages: Callable[[], Sequence[ComputeStage]]
     allocate: Allocate = allocate_new
     one_at_a_time: bool = False
     free: Callable[[], None] = nothing_to_do
@@ -212,7 +212,7 @@ def run_volume(
     """
     plan, writing, clocks = processes.plan, Lock(), list[Stopwatch]()
     reads, moments = SharedStopwatch(), Moments()
-    finishing = works(state, plan.network, "computing")
+    after_layers = works(state, plan.network, "computing")
     store = in_turn(_timed(stopwatch, "writing", works(state, plan.network, "writing")))
 
     def write(block: Block) -> None:
@@ -221,8 +221,8 @@ def run_volume(
             state.report_written(block.tile)
 
     def chain(process: int, slot: BlockSlot, reading: Lock) -> StageChain:
-        finished = Stopwatch()
-        clocks.append(finished)
+        clock = Stopwatch()
+        clocks.append(clock)
 
         def read(tile: Tile) -> Block:
             last_blocks.begun(process)
@@ -238,19 +238,20 @@ def run_volume(
             last_blocks.computed(process)
             return block
 
-        def others() -> list[Work]:
+        def after_reading() -> list[Work]:
             *before, final = map(through, slot.stages())
-            finish = _timed(finished, "host_layers", finishing)
-            return [*before, in_turn([final, *finish, noted]), write]
+            further = _timed(clock, "host_layers", after_layers)
+            return [*before, in_turn([final, *further, noted]), write]
 
         if slot.one_at_a_time:
             return StageChain(
-                [in_turn([read, *others()])], over=slot.free if last else nothing_to_do
+                [in_turn([read, *after_reading()])],
+                over=slot.free if last else nothing_to_do,
             )
         if processes.ready_here and processes.plan.patches == 1:  # no work for further threads
-            return StageChain([in_turn([read, *others()])], here=0)
+            return StageChain([in_turn([read, *after_reading()])], here=0)
         # 1: the layers, the first of ``later``.
-        return StageChain([read], here=1, later=others)
+        return StageChain([read], here=1, later=after_reading)
 
     per_process = [(slots, Lock()) for slots in processes.block_slots(stopwatch, state.labels)]
 

@@ -43,7 +43,7 @@ COPIES = 4
 MOST_AXES = 4096
 
 # Returns the values (f, z, y, x) of a box, as they are stored.
-Read: TypeAlias = Callable[[Box], NDArray[Any]]
+ReadBox: TypeAlias = Callable[[Box], NDArray[Any]]
 
 # The part of an axis that is set, and the part of a piece from which it is set.
 Placed: TypeAlias = tuple[slice, slice]
@@ -140,7 +140,7 @@ def _read(
         """Return the bytes that a piece takes for each map, as it is stored and as it is scaled."""
         return extents.minimum(real_voxels.size).volume * (copies * volume.itemsize + scaled)
 
-    read: Read = volume.read
+    read: ReadBox = volume.read
     piece_extents, copies = volume.pieces, COPIES
     # The bytes that may be taken for each map.
     allowed = max(COPIES_READ * volume.itemsize * voxels, LEAST_BYTES)
@@ -175,7 +175,7 @@ def _read(
     return values
 
 
-def _read_before(volume: Volume, box: Box) -> Read:
+def _read_before(volume: Volume, box: Box) -> ReadBox:
     """Read a box, and return a function that returns parts of it."""
     found = volume.read(box)
     return lambda piece: found[:, *piece.shifted(ZERO - box.start).slices]

@@ -14,9 +14,9 @@ from znni.core.options import ACCURACIES, Accuracy, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
 from znni.engine.labels import LABELS_APART
-from znni.engine.oom_fallback import Smaller, VolumeRunner
 from znni.engine.run_state import RunState, no_progress
 from znni.engine.tiles import Job, Remaining
+from znni.engine.volume_runner import Smaller, VolumeRunner
 from znni.network.network import Network
 from znni.plans.job_seconds import JobSeconds
 

@@ -15,7 +15,7 @@ from znni.core.options import check_keywords
 from znni.core.shapes import Box
 from znni.core.text import counted
 from znni.core.volume import Begun, Volume
-from znni.engine.blocks import outside_mask
+from znni.engine.mask import outside_mask
 from znni.engine.tiles import Job, Remaining
 from znni.inference.model_choice import open_faster
 from znni.inference.plan_choice import given_or_found

@@ -16,9 +16,9 @@ from znni.core.run_options import InputOptions, parse_time
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
-from znni.engine.blocks import check_mask
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_from
+from znni.engine.mask import check_mask
 from znni.engine.tiles import make_job, seen_by
 from znni.inference.request import OpenRequest, open_input
 from znni.network.network import Network

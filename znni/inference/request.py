@@ -17,9 +17,9 @@ from znni.core.run_options import InputOptions, Options, RegionOptions, RunKeywo
 from znni.core.shapes import FLOAT_BYTES, Box
 from znni.core.volume import NewOutput, Volume
 from znni.core.voxel_size import voxel_size as parsed_voxel_size
-from znni.engine.blocks import check_mask
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_for
+from znni.engine.mask import check_mask
 from znni.engine.scaling import scaled_on_gpu
 from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.spacing import check_spacing
@@ -30,9 +30,9 @@ from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.volumes.array import ArrayVolume
+from znni.volumes.chosen_volume import map_number
 from znni.volumes.locate import open_volume, packing_at
 from znni.volumes.same_place import lie_apart
-from znni.volumes.selection import map_number
 
 
 @dataclass(frozen=True)

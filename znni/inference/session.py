@@ -21,9 +21,9 @@ from znni.core.options import ANYTHING, AS_COMPUTED, Choices, Stored
 from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.volume import Step
 from znni.engine.executor import Measured, not_measured
-from znni.engine.oom_fallback import VolumeRunner
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
+from znni.engine.volume_runner import VolumeRunner
 from znni.inference.build_runner import prepare
 from znni.inference.first_measurement import fastest_measured
 from znni.inference.kept_processes import KeptProcesses, Prepare, without_statistics

@@ -25,7 +25,7 @@ log = logging.getLogger("znni")
 LONG_CHECK = 2**31  # voxels that take many seconds to read again
 
 # Returns the values (f', z, y, x) of a box of an output; it may raise any error.
-Read: TypeAlias = Callable[[Box], NDArray[Any]]
+ReadBlock: TypeAlias = Callable[[Box], NDArray[Any]]
 
 
 def write_block(box: Box, values: NDArray[Any], store: Sink, note: Note) -> None:
@@ -44,7 +44,7 @@ def write_block(box: Box, values: NDArray[Any], store: Sink, note: Note) -> None
     note(block_entry(box, checksum()))
 
 
-def strike_off_damaged(ledger: LedgerFile, read: Read) -> list[Box]:
+def strike_off_damaged(ledger: LedgerFile, read: ReadBlock) -> list[Box]:
     """Read all finished blocks, and note in the ledger which are not as they were written.
 
     Args:
@@ -78,7 +78,7 @@ def warn_of_damaged(partial: Path | str, damaged: Sequence[Box]) -> None:
         log.warning("%s: %s damaged, to be computed again", partial, lost)
 
 
-def check_written(ledger: LedgerFile, read: Read) -> None:
+def check_written(ledger: LedgerFile, read: ReadBlock) -> None:
     """Read the blocks again that this run wrote to an output of an earlier run.
 
     They went to their places by what that run left beside its blocks, which has no checksums.
@@ -98,11 +98,11 @@ def check_written(ledger: LedgerFile, read: Read) -> None:
         )
 
 
-def _damaged(read: Read, boxes: Iterable[Box], checksums: Mapping[Box, str]) -> list[Box]:
+def _damaged(read: ReadBlock, boxes: Iterable[Box], checksums: Mapping[Box, str]) -> list[Box]:
     return [box for box in boxes if checksum_or_none(read, box) != checksums[box]]
 
 
-def checksum_or_none(read: Read, box: Box) -> str | None:
+def checksum_or_none(read: ReadBlock, box: Box) -> str | None:
     """Return the checksum of a block as it is read, or None if it cannot be read.
 
     Raises:

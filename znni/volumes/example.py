@@ -6,7 +6,8 @@ from pathlib import Path
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.volumes.partial_file import check_new, partial_name, refused_at
+from znni.volumes.output_place import check_new, refused_at
+from znni.volumes.partial_file import partial_name
 
 ENDINGS = (".h5", ".hdf5")
 LEAST_EXTENT = 16  # smaller volumes hold no cell

@@ -16,12 +16,12 @@ from znni.core.options import Channel, MapOverTime, Moment, Packing, PointInTime
 from znni.core.volume import NewOutput, Output
 from znni.core.voxel_size import voxel_size as parsed_voxel_size
 from znni.volumes.array import ArrayOutput, ArrayVolume
+from znni.volumes.chosen_volume import ChosenVolume, listed, map_number
 from znni.volumes.formats import Format, check_plain, formats
 from znni.volumes.formats.slices import NAME as SLICES
 from znni.volumes.ledger_entries import Ledger, parse
 from znni.volumes.named_axes import at_time
 from znni.volumes.partial_file import partial_name
-from znni.volumes.selection import ChosenVolume, listed, map_number
 from znni.volumes.stored import errors_as, is_url, reason
 from znni.volumes.writer import Writer
 

@@ -11,16 +11,15 @@ from pathlib import Path
 from znni.core import system
 from znni.core.errors import InvalidInput
 from znni.volumes.ledger_file import ledger_name
-from znni.volumes.partial_file import (
+from znni.volumes.output_place import (
+    check_absent,
     check_folder_of,
     check_free,
     check_new,
     check_room,
-    hold,
-    is_at,
-    partial_name,
     refused_at,
 )
+from znni.volumes.partial_file import hold, is_at, partial_name
 from znni.volumes.shared_files import LocalFiles
 
 AS_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
@@ -154,16 +153,6 @@ class PartialFolder(LocalFiles):
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
-
-
-def check_absent(place: str, *, there: bool) -> None:
-    """Refuse an output that exists: of several processes, none may replace it.
-
-    Raises:
-        InvalidInput: it is there.
-    """
-    if there:
-        raise InvalidInput(f"{place}: exists; delete it, or write elsewhere")
 
 
 def _remove(path: Path) -> None:

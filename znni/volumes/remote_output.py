@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from znni.core.errors import InvalidInput, option
 from znni.volumes.ledger_file import in_parts
-from znni.volumes.partial_folder import check_absent
+from znni.volumes.output_place import check_absent
 from znni.volumes.remote_files import RemoteFiles
 from znni.volumes.stored import reason
 

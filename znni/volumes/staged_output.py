@@ -21,7 +21,8 @@ from znni.core.volume import Begun, LastSteps, NewOutput, Output
 from znni.machine.arrays import resident_memory
 from znni.volumes.formats.zarr.output import ZarrOutput
 from znni.volumes.formats.zarr.writer import ZarrWriter
-from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, is_at, refused_at
+from znni.volumes.output_place import check_free, refused_at
+from znni.volumes.partial_file import AS_FILE, PartialFile, is_at
 from znni.volumes.planes import planes
 from znni.volumes.stored import is_url, reason
 from znni.volumes.writer import Writer

@@ -45,7 +45,7 @@ def add_stage(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda block: block._replace(values=2 * block.values)
 
     *before, last = stage_order.STAGES
-    sharpen = stage_order.Stage(lambda *_: Sharpen(), work)
+    sharpen = stage_order.StageEntry(lambda *_: Sharpen(), work)
     monkeypatch.setattr(stage_order, "STAGES", (*before, sharpen, last))
 
 

@@ -18,7 +18,7 @@ from znni.core.errors import InvalidInput
 from znni.core.options import OutputType
 from znni.core.packages import BACKENDS, offers
 from znni.core.shapes import Shape5
-from znni.engine.block import Stage
+from znni.engine.block import ComputeStage
 from znni.engine.executor import Measured
 from znni.engine.labels import Labels
 from znni.engine.stage_chain import nothing_to_do
@@ -53,10 +53,10 @@ class PartToRun(NamedTuple):
     head: ConvWeights | None = None
 
 
-class Layers(Protocol):
-    """A part of a plan, ready to run."""
+class PartRunner(Protocol):
+    """A runner of one part of a plan, with everything prepared that can be prepared once."""
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[ComputeStage]:
         """Return the stages for the fragments of a patch, or for a block of windows, in order."""
 
 
@@ -65,7 +65,7 @@ class DeviceBackend:
     """A backend, as the engine uses it.
 
     Attributes:
-        layers: makes a part of a plan ready on the current device.
+        part_runner: makes a part of a plan ready on the current device.
         devices: returns the devices that are there now, for the backend of an installed package.
             ``machine/detect.py`` finds the devices of znni's own backends.
         allocator: returns the function that allocates arrays for blocks to be read into.
@@ -82,7 +82,7 @@ class DeviceBackend:
         start_seconds: the seconds to start a device.
     """
 
-    layers: Callable[[PartToRun], Layers]
+    part_runner: Callable[[PartToRun], PartRunner]
     devices: Callable[[], Sequence[Device]] = tuple
     allocator: Callable[[Plan], Allocate] = lambda _plan: allocate_new
     tensor: Callable[[Shape5, str], Float32] = lambda shape, _name: np.empty(shape, np.float32)

@@ -48,7 +48,7 @@ def work(state: RunState, network: Network) -> Work | None:
 
 
 @dataclass(frozen=True)
-class Blend(StageModel):
+class BlendModel(StageModel):
     """The bytes and seconds of blending.
 
     Attributes:
@@ -107,6 +107,6 @@ class Blend(StageModel):
         return FLOAT_BYTES * (sums + means + window.size.volume + head)
 
 
-def model(machine: Machine, _stored: Stored, measured: HandlingTimes | None) -> Blend:
+def model(machine: Machine, _stored: Stored, measured: HandlingTimes | None) -> BlendModel:
     """Return the model of blending."""
-    return Blend(placed_seconds(machine, measured))
+    return BlendModel(placed_seconds(machine, measured))

@@ -41,7 +41,7 @@ def bytes_scaled(dtype: OutputType) -> int:
 
 
 @dataclass(frozen=True)
-class Convert(StageModel):
+class ConvertModel(StageModel):
     """The bytes and seconds of conversion.
 
     Attributes:
@@ -73,6 +73,6 @@ class Convert(StageModel):
         return max(1, run.workers) * (made + scaled + 2 * run.itemsize_out + headed) * values
 
 
-def model(machine: Machine, _stored: Stored, measured: HandlingTimes | None) -> Convert:
+def model(machine: Machine, _stored: Stored, measured: HandlingTimes | None) -> ConvertModel:
     """Return the model of conversion."""
-    return Convert(0.0 if measured else CONVERTED_TRAFFIC / machine.host.core_bandwidth)
+    return ConvertModel(0.0 if measured else CONVERTED_TRAFFIC / machine.host.core_bandwidth)

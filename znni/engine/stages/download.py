@@ -21,7 +21,7 @@ RETURNED = 2  # outputs of a GPU: one is computed or copied back, and one is on 
 
 
 @dataclass(frozen=True)
-class Download(StageModel):
+class DownloadModel(StageModel):
     """The bytes and seconds of copies from a GPU.
 
     Attributes:
@@ -66,7 +66,7 @@ def bytes_returned(run: Setting, each: Counts[Number]) -> Number:
     return run.itemsize_back * network.out_features * each.voxels
 
 
-def model(machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> Download:
+def model(machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> DownloadModel:
     """Return the model of the copies from a GPU."""
     link = machine.gpus[0].link if machine.gpus else inf
-    return Download(1 / link)
+    return DownloadModel(1 / link)

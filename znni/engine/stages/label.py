@@ -21,7 +21,7 @@ LABEL_COPIES = 3  # of a block's labels: one computed, one being written, and a 
 
 
 @dataclass(frozen=True)
-class Label(StageModel):
+class LabelModel(StageModel):
     """The bytes of labels, which take no measurable time."""
 
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
@@ -64,6 +64,6 @@ def _bytes_of_labels(run: Setting, each: Counts[Number]) -> Number:
     return labels + 4 * FLOAT_BYTES * piece
 
 
-def model(_machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> Label:
+def model(_machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> LabelModel:
     """Return the model of labels."""
-    return Label()
+    return LabelModel()

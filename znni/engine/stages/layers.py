@@ -34,7 +34,7 @@ LOST_BLOCK_SECONDS = 0.003
 
 
 @dataclass(frozen=True)
-class Layers(StageModel):
+class LayersModel(StageModel):
     """The bytes and seconds of layers, beside those of their primitives.
 
     Attributes:
@@ -75,8 +75,8 @@ def placed_seconds(machine: Machine, measured: HandlingTimes | None) -> float:
     return measured.placed if measured else PLACED_TRAFFIC / machine.host.core_bandwidth
 
 
-def model(machine: Machine, _stored: Stored, measured: HandlingTimes | None) -> Layers:
+def model(machine: Machine, _stored: Stored, measured: HandlingTimes | None) -> LayersModel:
     """Return the model of what comes with layers."""
     carried = CARRIED_TRAFFIC / machine.host.bandwidth
     on_gpu = CARRIED_TRAFFIC_ON_GPU / machine.gpus[0].bandwidth if machine.gpus else 0.0
-    return Layers(placed_seconds(machine, measured), carried, on_gpu, LOST_BLOCK_SECONDS)
+    return LayersModel(placed_seconds(machine, measured), carried, on_gpu, LOST_BLOCK_SECONDS)

@@ -47,7 +47,7 @@ CHUNK_DELAY: dict[Form, float] = {"hdf5": 0.0, "zarr": 1e-3, "mapped": 0.0}
 
 
 @dataclass(frozen=True)
-class Read(StageModel):
+class ReadModel(StageModel):
     """The bytes and seconds of reading.
 
     Attributes:
@@ -98,7 +98,7 @@ def bytes_of_reading(stored: Stored, values: Number) -> Number:
     return copies + larger(stored.input_chunk_bytes - copies // 2, 0)
 
 
-def model(machine: Machine, stored: Stored, measured: HandlingTimes | None) -> Read:
+def model(machine: Machine, stored: Stored, measured: HandlingTimes | None) -> ReadModel:
     """Return the model of reading.
 
     Threads share the chunks of HDF5 and the rows of a mapped file, and decode those of a Zarr. All
@@ -121,7 +121,7 @@ def model(machine: Machine, stored: Stored, measured: HandlingTimes | None) -> R
         lost_value = BESIDE_LAYERS * working / host.threads
     known = stored.input_chunks
     if known is None:
-        return Read(value, lost_value=lost_value)
+        return ReadModel(value, lost_value=lost_value)
     times = measured.chunks if measured else NONE_MEASURED
     chunk = times.chunk.get(known.form, CHUNK_TRAFFIC[known.form] / core)
     if known.form == "mapped":  # of a longer row, the system maps what is near the values
@@ -135,7 +135,7 @@ def model(machine: Machine, stored: Stored, measured: HandlingTimes | None) -> R
         alone += chunk
     if known.codec == "deflate":
         alone += decoded
-    return Read(
+    return ReadModel(
         value,
         alone + (chunk + decoded - alone) / at_once,
         lost_value,

@@ -23,7 +23,7 @@ BLOCKS = 2  # of resampled values: one is made, and one is written
 
 
 @dataclass(frozen=True)
-class Resample(StageModel):
+class ResampleModel(StageModel):
     """The bytes and seconds of resampling.
 
     Attributes:
@@ -46,6 +46,6 @@ class Resample(StageModel):
         return max(1, run.workers) * BLOCKS * FLOAT_BYTES * values
 
 
-def model(machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> Resample:
+def model(machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> ResampleModel:
     """Return the model of resampling."""
-    return Resample(RESAMPLED_TRAFFIC / machine.host.core_bandwidth / machine.host.threads)
+    return ResampleModel(RESAMPLED_TRAFFIC / machine.host.core_bandwidth / machine.host.threads)

@@ -17,7 +17,7 @@ from znni.plans.totals import Number
 
 
 @dataclass(frozen=True)
-class Share(StageModel):
+class ShareModel(StageModel):
     """The bytes of slots."""
 
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
@@ -26,6 +26,6 @@ class Share(StageModel):
         return run.workers * SLOTS * a_slot
 
 
-def model(_machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> Share:
+def model(_machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> ShareModel:
     """Return the model of slots."""
-    return Share()
+    return ShareModel()

@@ -30,8 +30,8 @@ from znni.plans.stage import StageModel
 Thread: TypeAlias = Literal["computing", "writing"]
 
 
-class Stage(NamedTuple):
-    """A stage: what it takes, and what it does with blocks.
+class StageEntry(NamedTuple):
+    """The entry of a stage: what it takes, and what it does with blocks.
 
     Attributes:
         model: returns the model of what it takes.
@@ -47,16 +47,16 @@ class Stage(NamedTuple):
 
 # All stages, in the order in which a block goes through them.
 STAGES = (
-    Stage(read.model),
-    Stage(share.model),
-    Stage(upload.model),
-    Stage(layers.model),
-    Stage(download.model),
-    Stage(blend.model, blend.work, "computing"),
-    Stage(resample.model),
-    Stage(label.model),
-    Stage(convert.model),
-    Stage(write.model, write.work),
+    StageEntry(read.model),
+    StageEntry(share.model),
+    StageEntry(upload.model),
+    StageEntry(layers.model),
+    StageEntry(download.model),
+    StageEntry(blend.model, blend.work, "computing"),
+    StageEntry(resample.model),
+    StageEntry(label.model),
+    StageEntry(convert.model),
+    StageEntry(write.model, write.work),
 )
 
 

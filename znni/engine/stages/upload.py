@@ -23,7 +23,7 @@ BROUGHT_TRAFFIC = 1.9
 
 
 @dataclass(frozen=True)
-class Upload(StageModel):
+class UploadModel(StageModel):
     """The bytes and seconds of copies to a GPU.
 
     Attributes:
@@ -73,7 +73,7 @@ def _locks_input(run: Setting) -> bool:
     return run.gpus == 1 and locks_blocks(run.network)
 
 
-def model(machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> Upload:
+def model(machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> UploadModel:
     """Return the model of the copies to a GPU."""
     link = machine.gpus[0].link if machine.gpus else inf
-    return Upload(1 / link, 1 / link + BROUGHT_TRAFFIC / machine.host.core_bandwidth)
+    return UploadModel(1 / link, 1 / link + BROUGHT_TRAFFIC / machine.host.core_bandwidth)

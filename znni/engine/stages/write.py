@@ -72,7 +72,7 @@ def work(state: RunState, _network: Network) -> Work:
 
 
 @dataclass(frozen=True)
-class Write(StageModel):
+class WriteModel(StageModel):
     """The bytes and seconds of writing.
 
     Attributes:
@@ -114,7 +114,7 @@ class Write(StageModel):
         return copies * itemsize * values
 
 
-def model(machine: Machine, stored: Stored, measured: HandlingTimes | None) -> Write:
+def model(machine: Machine, stored: Stored, measured: HandlingTimes | None) -> WriteModel:
     """Return the model of writing.
 
     Labels are few bytes, and take hardly any time to compress.
@@ -135,6 +135,6 @@ def model(machine: Machine, stored: Stored, measured: HandlingTimes | None) -> W
         lost_value = BESIDE_LAYERS * working / core / host.threads
     file = (measured and measured.chunks.file) or FILE_TRAFFIC / core
     packed = 0.0 if stored.label_maps else itemsize * PACKED_TRAFFIC[stored.compression] / core
-    return Write(
+    return WriteModel(
         value + packed / at_once, file, lost_value + packed / host.threads, file / host.threads
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
 from znni.engine.blended import BlendedBlock
-from znni.engine.block import Block, Stage, one_stage
+from znni.engine.block import Block, ComputeStage, one_stage
 from znni.engine.labels import Labels
 from znni.engine.pipeline import PatchStages
 from znni.engine.stage_chain import Work, run_stages, through
@@ -122,7 +122,7 @@ class _OnTheWay(NamedTuple):
     slot: Slot
     block: Block
 
-    def through(self, stage: Stage) -> _OnTheWay:
+    def through(self, stage: ComputeStage) -> _OnTheWay:
         """Return the block after one stage more."""
         return self._replace(block=self.block.through(stage))
 

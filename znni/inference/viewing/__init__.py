@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput
 from znni.core.options import Viewer
 from znni.core.run_options import InputOptions
 from znni.core.shapes import Box, Region, Vec3
@@ -33,6 +33,7 @@ from znni.inference.viewing.resolutions import Resolutions
 from znni.inference.viewing.viewers import command
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import split_dataset, stem
+from znni.volumes.output_place import check_replaceable
 from znni.volumes.stored import is_url
 
 __all__ = ["LazyArray", "Page", "view", "viewer_program"]
@@ -138,10 +139,7 @@ def view(
     whole = Box(offset, offset + output.size)
     box, step = shown(whole, region, stride, quick)
     path = Path(page) if page else _beside(out)
-    if path.exists() and not overwrite:
-        raise InvalidInput(
-            f"{path}: exists; give {option('overwrite', True)} to replace it, or name another page"
-        )
+    check_replaceable(path, overwrite=overwrite, what="page")
     size = box.size.ceil_div(step)
     seen = _input(given, box, step)
     shown_labels = both.holds_labels if labels is None else labels

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from znni.core.shapes import Shape5
-from znni.engine.backends.host.layers import HostLayers
+from znni.engine.backends.host.part_runner import HostPartRunner
 from znni.engine.backends.registry import DeviceBackend
 from znni.machine.detect import detect_host
 from znni.machine.machine import Device
@@ -56,4 +56,4 @@ def primitives(device: Device) -> Sequence[Primitive]:
     return [Mirrored(device, direct)]
 
 
-BACKEND = DeviceBackend(HostLayers, devices=devices, host_bytes=2**20, device_bytes=2**16)
+BACKEND = DeviceBackend(HostPartRunner, devices=devices, host_bytes=2**20, device_bytes=2**16)

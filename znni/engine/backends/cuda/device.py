@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from znni.core.shapes import Shape5
-from znni.engine.backends.registry import DeviceBackend, Layers, PartToRun
+from znni.engine.backends.registry import DeviceBackend, PartRunner, PartToRun
 from znni.engine.tiles import Allocate, allocate_new
 from znni.machine.cuda import device_errors
 from znni.machine.device_arena import DEVICE_BYTES, device_peak
@@ -22,12 +22,12 @@ HOST_BYTES = 1024 * 2**20
 START_SECONDS = 2.0
 
 
-def layers(wanted: PartToRun) -> Layers:
+def part_runner(wanted: PartToRun) -> PartRunner:
     """Return a part of a plan, ready to run on the first GPU."""
-    from znni.engine.backends.cuda.layers import DeviceLayers  # planning needs no kernels
+    from znni.engine.backends.cuda.part_runner import DevicePartRunner  # planning needs no kernels
     from znni.engine.backends.cuda.windows import DeviceWindows
 
-    return (DeviceWindows if wanted.plan.network.window else DeviceLayers)(wanted)
+    return (DeviceWindows if wanted.plan.network.window else DevicePartRunner)(wanted)
 
 
 def allocator(plan: Plan) -> Allocate:
@@ -51,7 +51,7 @@ def free(device: Device) -> int:
 
 
 BACKEND = DeviceBackend(
-    layers,
+    part_runner,
     allocator=allocator,
     tensor=tensor,
     check=check_gpus,

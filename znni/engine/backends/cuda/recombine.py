@@ -31,7 +31,7 @@ class DeviceRecombination:
     def __call__(self, fragments: Any, at: tuple[Vec3, ...], stride: Vec3, dense: Any) -> None:
         """Write fragments (n, f, z, y, x) to their positions in the output (f, Z, Y, X).
 
-        It does the same as ``znni.engine.backends.host.layers.place``, on the current stream.
+        It does the same as ``znni.engine.backends.host.part_runner.place``, on the current stream.
         """
         if at not in self._starts:  # the same in every patch
             self._starts[at] = cupy().asarray(starts(at, self._patch))

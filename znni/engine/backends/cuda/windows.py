@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box
-from znni.engine.backends.cuda.layers import DeviceLayers, Launched
+from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched
 from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.backends.registry import PartToRun
 from znni.engine.blended import Blended, Onto, onto
-from znni.engine.block import Block, Stage
+from znni.engine.block import Block, ComputeStage
 from znni.engine.executor import Fragments
 from znni.engine.labels import Labels
 from znni.engine.stages.label import piece_extents
@@ -74,7 +74,7 @@ class BlendedOnGpu(NamedTuple):
         return self.bring(labels)
 
 
-class DeviceWindows(DeviceLayers):
+class DeviceWindows(DevicePartRunner):
     """The windows of a plan on the first GPU, with everything prepared that can be.
 
     Args:
@@ -88,7 +88,7 @@ class DeviceWindows(DeviceLayers):
         super().__init__(wanted._replace(dtype="float32"))
         plan, network = wanted.plan, wanted.plan.network
         if network.window is None:
-            raise ValueError(f"network {network.name} has no windows; use DeviceLayers")
+            raise ValueError(f"network {network.name} has no windows; use DevicePartRunner")
         self._patch = plan.patch
         self._blended: BlendedWindows | None = None
         self._resampling: DeviceResampling | None = None
@@ -97,7 +97,7 @@ class DeviceWindows(DeviceLayers):
             self._memory = WindowMemory(network.window, network.blended_features, plan.patch)
         self._compute.synchronize()
 
-    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Stage]:
+    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[ComputeStage]:
         """Return two stages, for blocks of several windows: queueing, and waiting."""
         blended = self._blended_windows()
         blended.begin_volume()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from znni.engine.backends.registry import DeviceBackend, Layers, PartToRun
+from znni.engine.backends.registry import DeviceBackend, PartRunner, PartToRun
 
 
-def layers(wanted: PartToRun) -> Layers:
+def part_runner(wanted: PartToRun) -> PartRunner:
     """Return a part of a plan, ready to run on the host."""
-    from znni.engine.backends.host.layers import HostLayers  # planning needs no kernels
+    from znni.engine.backends.host.part_runner import HostPartRunner  # planning needs no kernels
 
-    return HostLayers(wanted)
+    return HostPartRunner(wanted)
 
 
-BACKEND = DeviceBackend(layers)
+BACKEND = DeviceBackend(part_runner)

@@ -25,13 +25,8 @@ from znni.volumes.formats.hdf5.new_file import (
     whole_file,
 )
 from znni.volumes.ledger_file import LedgerFile
-from znni.volumes.partial_file import (
-    AS_FILE,
-    PartialFile,
-    check_free,
-    check_room,
-    refused_at,
-)
+from znni.volumes.output_place import check_free, check_room, refused_at
+from znni.volumes.partial_file import AS_FILE, PartialFile
 from znni.volumes.partial_output import HELD_BYTES, PartialOutput
 from znni.volumes.stored import errors_as, reason
 

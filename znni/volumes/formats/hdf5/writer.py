@@ -18,7 +18,8 @@ from znni.volumes.formats.hdf5.output import (
     readable,
 )
 from znni.volumes.ledger_file import unfinished
-from znni.volumes.partial_file import partial_name, refused_at
+from znni.volumes.output_place import refused_at
+from znni.volumes.partial_file import partial_name
 from znni.volumes.writer import Writer
 
 

@@ -21,7 +21,7 @@ from znni.volumes.formats.zarr.pyramid import PYRAMID, coarser_grid, write_level
 from znni.volumes.formats.zarr.repair import mend
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
 from znni.volumes.output_folder import OutputFolder, output_folder
-from znni.volumes.partial_file import refused_at
+from znni.volumes.output_place import refused_at
 from znni.volumes.partial_folder import PartialFolder
 from znni.volumes.partial_output import PartialOutput
 from znni.volumes.remote_output import RemoteFolder

@@ -16,7 +16,7 @@ from znni.core.options import Coarsening, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
-from znni.volumes.block_checks import Read, checksum_or_none, warn_of_damaged, write_block
+from znni.volumes.block_checks import ReadBlock, checksum_or_none, warn_of_damaged, write_block
 from znni.volumes.formats import library
 from znni.volumes.formats.zarr.chunks import ZarrChunks
 from znni.volumes.formats.zarr.files import chunk_and_shard
@@ -269,7 +269,9 @@ def _to_compare(finished: Mapping[Box, Sequence[str]], recheck: Recheck) -> Sequ
     return sorted([*several, *(once[index] for index in drawn)])
 
 
-def _compared(blocks: SharedBlocks, chosen: Sequence[Box], read: Read) -> dict[Box, str | None]:
+def _compared(
+    blocks: SharedBlocks, chosen: Sequence[Box], read: ReadBlock
+) -> dict[Box, str | None]:
     """Return the checksum of each chosen block as it is read; None if nobody has written that."""
     found = {box: checksum_or_none(read, box) for box in chosen}
     return {

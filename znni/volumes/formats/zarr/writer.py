@@ -10,7 +10,7 @@ from znni.volumes.formats.zarr.output import LEDGER, ZarrOutput, checked_folder,
 from znni.volumes.formats.zarr.shared_output import BlockSink, SharedZarr, gather_zarr
 from znni.volumes.ledger_entries import Note
 from znni.volumes.ledger_file import unfinished
-from znni.volumes.partial_file import refused_at
+from znni.volumes.output_place import refused_at
 from znni.volumes.remote_output import RemoteFolder
 from znni.volumes.writer import Gathered, Share, SharedOutput, Summing, Writer
 

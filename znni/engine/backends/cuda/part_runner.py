@@ -1,4 +1,4 @@
-"""The layers of a plan on a GPU, which patches and blocks go through.
+"""Runs a part of a plan on a GPU: patches and blocks go through its layers.
 
 One stream computes patch after patch in one arena. Input and output have two places each. So the
 GPU computes one patch while the next input and the last output are copied.
@@ -25,7 +25,7 @@ from znni.engine.backends.cuda.recombine import DeviceRecombination
 from znni.engine.backends.cuda.scaling import DeviceScaling
 from znni.engine.backends.cuda.transfer import Download, Parts, Span, Upload
 from znni.engine.backends.registry import PartToRun
-from znni.engine.block import Block, Stage
+from znni.engine.block import Block, ComputeStage
 from znni.engine.column import Column
 from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
 from znni.engine.labels import Labels
@@ -66,8 +66,8 @@ class Finished(NamedTuple):
     computing: float
 
 
-class DeviceLayers:
-    """The layers of a plan on the first GPU, with everything prepared that can be prepared once.
+class DevicePartRunner:
+    """Runs a part of a plan on the first GPU, with everything prepared that can be prepared once.
 
     Args:
         wanted: the part to run. Its output is dense.
@@ -107,7 +107,7 @@ class DeviceLayers:
             dense = (plan.network.blended_features, *extents)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[ComputeStage]:
         """Return two stages, queueing and waiting, so that the GPU always has work queued.
 
         Args:

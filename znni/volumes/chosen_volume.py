@@ -1,4 +1,4 @@
-"""One map of a volume, and volumes with light and dark exchanged or voxels of another size."""
+"""A volume as options choose it: one of its maps, inverted, or with voxels of another size."""
 
 from __future__ import annotations
 

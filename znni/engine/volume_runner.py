@@ -1,4 +1,4 @@
-"""Runs that continue with a smaller plan if memory runs out."""
+"""Runs a volume, and goes on with a smaller plan if memory runs out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layers of a plan on the host, which patches, blocks and windows go through."""
+"""Runs a part of a plan on the host: patches, blocks and windows go through its layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.backends.host.backend import HostBackend
 from znni.engine.backends.registry import PartToRun, backend_of
 from znni.engine.blended import Blended, onto
-from znni.engine.block import Block, Stage
+from znni.engine.block import Block, ComputeStage
 from znni.engine.column import Column
 from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
 from znni.engine.labels import Labels
@@ -26,8 +26,8 @@ from znni.network.weights import Float32
 from znni.plans.program import program_of
 
 
-class HostLayers:
-    """The layers of a plan on the host, with everything prepared that can be prepared once.
+class HostPartRunner:
+    """Runs a part of a plan on the host, with everything prepared that can be prepared once.
 
     The arena holds the arrays of a patch, except two. Its input belongs to the caller. The tensor
     for the GPU is allocated separately. There are two such tensors: one is filled while the GPU
@@ -63,7 +63,7 @@ class HostLayers:
                 self._on_gpu = DeviceArena(part.gpu_working)
         self._executor = Executor(program, operations, backend, backend)
 
-    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Stage]:
+    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[ComputeStage]:
         """Return one stage: it gives dense output, the tensor for the GPU, or blended windows."""
         if self._plan.network.window:
             return [self._windows(stopwatch)]
@@ -117,7 +117,7 @@ class HostLayers:
         values: Float32 = outputs.values
         return values
 
-    def _windows(self, stopwatch: Stopwatch) -> Stage:
+    def _windows(self, stopwatch: Stopwatch) -> ComputeStage:
         """Return the stage that computes the windows of a block, and blends them."""
         from znni.engine.backends.host.window_sums import WindowSums  # it imports kernels
 
