@@ -33,11 +33,15 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.text import duration
 from znni.machine.chosen_gpus import VISIBLE
 
+LOST_SECONDS = 60  # after which Dask takes a worker that does not answer for lost
+STOP_SECONDS = 10
+SCHEDULER_SECONDS = 120  # to answer; it takes milliseconds
+START_SECONDS = 600  # for all workers to learn of a run; a scheduler may wait for one for 5 min
+ANSWER_SECONDS = 10  # to fetch an answer that is there
 SETTINGS = {
     # A lost worker's calls are taken back by the coordinator, which counts their attempts itself.
     "distributed.scheduler.allowed-failures": 100,
-    # A worker that does not answer is lost after this time.
-    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.scheduler.worker-ttl": f"{LOST_SECONDS}s",
     "distributed.deploy.lost-worker-timeout": "5s",
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.limit": "60s",
@@ -46,10 +50,6 @@ SETTINGS = {
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s",
 }
-STOP_SECONDS = 10
-SCHEDULER_SECONDS = 120  # to answer; it takes milliseconds
-START_SECONDS = 600  # for all workers to learn of a run; a scheduler may wait for one for 5 min
-ANSWER_SECONDS = 10  # to fetch an answer that is there
 
 
 class EnginePlugin(WorkerPlugin):  # type: ignore[misc]  # Dask has no types

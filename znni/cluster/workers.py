@@ -2,6 +2,9 @@
 
 A worker is asked what it is, gets ready, and computes a finished block again. It gets blocks if its
 values are those of the output. The first worker is what the others are compared with.
+
+Dask says that a worker is lost, after ``LOST_SECONDS`` (``dask_engine.py``). ``schedule.py`` says
+that a worker hangs, after ``OVERDUE_SECONDS`` or more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Layers: the network's layers compute a block, on the host, on a GPU, or on both.
 
-``engine/executor.py`` runs them. Their memory and seconds are the plan's. This model has what comes
-with them: fragments are brought to their places in the block, and threads wait for a core.
+The backends run them, in ``part_runner.py``. Their memory and seconds are the plan's. This model
+has what comes with them: fragments are brought to their places in the block, and threads wait for a
+core.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Writing: the wanted part of a block is converted or labelled, compressed, and stored.
 
 The output (``volumes/``) adds a checksum. A file takes one write at a time, and the threads that
-write wait for each other.
+write wait for each other. A pass over the whole output at the end is not of this stage: see
+``last_pass_seconds`` in ``calibration/overhead_figures.py``.
 """
 
 from __future__ import annotations

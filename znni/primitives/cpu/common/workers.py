@@ -24,7 +24,9 @@ from znni.core import system
 Item = TypeVar("Item")
 
 # Enough tasks for all workers to end together. More would not help: the interpreter takes some 40
-# microseconds to hand out one task, so many small tasks keep few workers busy.
+# microseconds to hand out one task, so many small tasks keep few workers busy. Some kernels choose
+# other numbers: ``SHARES_PER_WORKER`` of ``winograd`` and ``fft_tiled``, and the slabs of
+# ``fft_whole_image/blocking.py``.
 TASKS_PER_WORKER = 16
 
 
