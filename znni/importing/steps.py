@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
 from znni.core.voxel_size import VoxelSize
-from znni.network.activations import LEAKY_SLOPE
+from znni.network.activations import LEAKY_SLOPE, increases
 from znni.network.case_rules import CaseRules
 from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layer_geometry import NO_PADDING, ONE
@@ -98,14 +98,7 @@ class Nonlinearity:
     @property
     def is_increasing(self) -> bool:
         """True if it keeps the order of values, so that it may pass max-pooling."""
-        match self.kind:
-            case "softmax" | "gelu" | "gelu_tanh":
-                return False
-            case "leaky_relu":
-                return self.slope >= 0
-            case "prelu":
-                return self.slopes is not None and bool(self.slopes.min() >= 0)
-        return True
+        return increases(self.kind, self.slope if self.slopes is None else float(self.slopes.min()))
 
 
 Operation: TypeAlias = Layered | Nonlinearity

@@ -30,6 +30,7 @@ from znni.inference.request import OpenRequest, Request
 from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
 from znni.inference.session import Session
 from znni.machine.arrays import high_water_mark, reset_high_water_mark
+from znni.network.activations import TRAITS
 from znni.network.weights import Weights
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
@@ -39,9 +40,6 @@ from znni.volumes.locate import open_output, writer_at
 from znni.volumes.writer import Share
 
 log = logging.getLogger("znni")
-
-# Activations whose values are from 0 to 1.
-SHARES = ("sigmoid", "softmax")
 
 
 def compute(
@@ -100,7 +98,8 @@ class OpenRun:
             weights = session.weights_for(asked.network, request.weights, request.random_seed)
             self._share = share = share_of(asked)
             wanted, self._output = _open_output(asked, weights, share)
-            if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
+            gives_shares = TRAITS[asked.network.last_activation].is_share
+            if asked.stored.dtype == "uint8" and not gives_shares:
                 session.warn(
                     "uint8 output holds 0 to 1; what the network gives beyond that is clipped"
                 )

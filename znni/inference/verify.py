@@ -30,6 +30,7 @@ from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weig
 from znni.inference.voxel_reference import has_output, seen_in, voxel_at, whole_job
 from znni.machine.detect import detect_host
 from znni.machine.machine import Device
+from znni.network.activations import TRAITS
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.volumes.block_checks import BlockChecks, check_blocks
@@ -41,7 +42,6 @@ VOXELS = 32
 TRIES = 100  # boxes of the mask that are searched for a voxel to compute
 SEARCHED = 64
 IN_FLOAT64 = "in float64"
-BOUNDED = ("sigmoid", "tanh", "softmax")  # activations with values of 1 at most
 SHARE_OF_RATE = 0.1  # of a core's float64 operations
 LONG_SECONDS = 60  # of computing voxels: more is worth a warning
 
@@ -288,7 +288,7 @@ def tolerance(network: Network, accuracy: Accuracy, largest_sum: float) -> float
         largest_sum: the largest magnitude that was seen in the last convolution before its
             activation.
     """
-    bounded = network.last_activation in BOUNDED
+    bounded = TRAITS[network.last_activation].is_bounded
     return (
         ACCURACIES[accuracy]
         * (len(network.weighted) + len(network.models))

@@ -15,12 +15,12 @@ from znni.core.errors import InvalidInput
 from znni.core.volume import Grid
 from znni.core.voxel_size import LENGTHS
 from znni.napari.arrays import with_coarse_levels
+from znni.network.activations import TRAITS
 from znni.network.network_file import network_from_text
 from znni.volumes.array import ArrayVolume
 from znni.volumes.label_values import holds_labels
 
 PLACE = "znni_place"  # the entry in a layer's metadata that names its file
-SHARES = ("sigmoid", "softmax")  # activations whose values are from 0 to 1
 SEEN = 256  # voxels around the middle whose values choose the limits of contrast
 
 # The file of a scan's first channel, as nnU-Net names it.
@@ -198,7 +198,7 @@ def _colours(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, A
     network = network_from_text(str(attributes["network_file"]), "the output's network")
     if dtype.kind == "u":
         colours["contrast_limits"] = (0, int(np.iinfo(dtype).max))
-    elif network.last_activation in SHARES:
+    elif TRAITS[network.last_activation].is_share:
         colours["contrast_limits"] = (0.0, 1.0)
     return colours
 

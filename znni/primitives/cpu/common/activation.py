@@ -9,8 +9,8 @@ import numpy as np
 
 from znni.core.shapes import Shape5
 from znni.machine.arena import new_output
+from znni.network.activations import TRAITS, Activation
 from znni.network.layers import (
-    Activation,
     Conv,
     ConvTranspose,
     Elementwise,
@@ -47,22 +47,12 @@ CODES: dict[Activation, int] = {
 # Activations that kernels apply as they store. Kernels on rows of a map call ``activate``. Kernels
 # on vectors of 16 maps take a ``VectorFinish`` and call ``vector_activation.finished``. Softmax is
 # a pass over the whole output.
-FUSED: Set[Activation] = CODES.keys() - {"softmax"}
+FUSED: Set[Activation] = {name for name in CODES if TRAITS[name].kind != "maps"}
 
-# Operations for a value, one float at a time, and the share of the nominal rate that they sustain.
-# Two operations stand for half a nanosecond of a core, in vectors. Bounds and slopes add no cost.
-FLOPS: dict[Activation, float] = {
-    "identity": 0,
-    "relu": 0,
-    "leaky_relu": 0,
-    "elu": 2,
-    "sigmoid": 2,
-    "tanh": 2,
-    "softmax": 14,
-    "gelu": 2,
-    "gelu_tanh": 2,
-    "prelu": 0,
-}
+# Operations for a value by the kind of activation, one float at a time, and the share of the
+# nominal rate that they sustain. Two operations stand for half a nanosecond of a core, in vectors.
+# Bounds and slopes add no cost.
+FLOPS = {"lines": 0, "curve": 2, "maps": 14}
 EFFICIENCY = 0.02
 
 # The tanh of larger values is 1 in float32.
@@ -114,7 +104,7 @@ def with_activation(cost: Cost, activation: Activation, out: Shape5, threads: in
         out: shape of the output.
         threads: number of threads that share a pass over the output.
     """
-    flops = out.elements * FLOPS[activation]
+    flops = out.elements * FLOPS[TRAITS[activation].kind]
     if activation in FUSED:
         return cost.plus(flops, EFFICIENCY, bytes_moved=0)
     tasks = share_count(threads, out.elements // out.f, out.elements // FEWEST_VALUES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from znni.core.shapes import Shape5
+from znni.network.activations import has_slopes, increases
 from znni.network.layers import Conv, Operation, PooledConv
 from znni.plans.primitive import convolved_and_pooled
 
@@ -13,10 +14,8 @@ MOST_FEATURES = 4
 
 def keeps_order(conv: Conv) -> bool:
     """Return whether larger sums of a map always give larger outputs, or equal ones."""
-    return not (
-        conv.activation in ("softmax", "gelu", "gelu_tanh", "prelu")
-        or (conv.activation == "leaky_relu" and conv.slope < 0)
-    )
+    trained = has_slopes(conv.activation)  # then slopes may be negative
+    return not trained and increases(conv.activation, conv.slope)
 
 
 def pooled_first_layer(layer: Operation, shape: Shape5) -> tuple[PooledConv, Shape5] | None:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from znni.network.layers import Activation
+from znni.network.activations import TRAITS, Activation
 from znni.primitives.cpu.common.activation import (
     ERF_DENOMINATOR,
     ERF_NUMERATOR,
@@ -29,15 +29,13 @@ from znni.primitives.cpu.common.exponential import (
 )
 from znni.primitives.cpu.common.simd import Emitter, Value
 
-# Activations that need more than a slope and a floor. Each is compiled into kernels of its own.
-Curve: TypeAlias = Literal["", "elu", "sigmoid", "tanh", "gelu", "gelu_tanh"]
+# An activation that needs more than a slope and a floor. Each is compiled into kernels of its own.
+Curve: TypeAlias = Activation | Literal[""]
 
 
 def curve(activation: Activation) -> Curve:
     """Return the curve of an activation, or an empty string if its kernels need none."""
-    if activation in ("elu", "sigmoid", "tanh", "gelu", "gelu_tanh"):
-        return activation
-    return ""
+    return activation if TRAITS[activation].kind == "curve" else ""
 
 
 def finished(emit: Emitter, value: Value, finish: Sequence[Value], curve: Curve) -> Value:

@@ -10,7 +10,8 @@ import numpy as np
 
 from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
-from znni.network.layers import LEAKY_SLOPE, Activation, Conv, Operation, PooledConv
+from znni.network.activations import LEAKY_SLOPE, TRAITS, Activation, increases
+from znni.network.layers import Conv, Operation, PooledConv
 from znni.plans.cost import Cost
 from znni.primitives.gpu.common.kernels import fast_activations_source, larger_source
 
@@ -45,12 +46,6 @@ ROUNDED_EXPRESSIONS: dict[Activation, str] = {
     "gelu_tanh": "fast_gelu_tanh(value)",
 }
 
-# Activations that a larger number may make smaller. No pooling comes before them.
-NOT_MONOTONIC = "gelu", "gelu_tanh"
-
-# Activations that a positive factor passes: of `factor * x`, they are `factor` times that of `x`.
-KEEP_UNIT = "identity", "relu", "leaky_relu"
-
 # Cost of softmax for one value: it reads three times and writes once, with two exponentials.
 SOFTMAX_FLOPS = 14
 SOFTMAX_PASSES = 4
@@ -64,8 +59,8 @@ def has_source(layer: Operation) -> bool:
     conv = layer.conv if isinstance(layer, PooledConv) else layer
     if not isinstance(conv, Conv):
         return True
-    if conv is not layer and conv.activation in NOT_MONOTONIC:
-        return False
+    if conv is not layer and not increases(conv.activation, conv.slope):
+        return False  # pooling cannot come before it
     known = conv.activation != "leaky_relu" or conv.slope == LEAKY_SLOPE
     return known and conv.activation in EXPRESSIONS
 
@@ -81,7 +76,7 @@ def activation_source(activation: Activation, *, rounded: bool = False) -> str:
         rounded: whether the result is rounded to float16.
     """
     known = EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else EXPRESSIONS
-    keeps_unit = str(activation in KEEP_UNIT).lower()
+    keeps_unit = str(TRAITS[activation].kind == "lines").lower()
     return f"""{larger_source()}{fast_activations_source() if rounded else ""}
 constexpr bool KEEPS_UNIT = {keeps_unit};
 __device__ __forceinline__ float activation(float value) {{
