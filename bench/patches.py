@@ -20,7 +20,7 @@ from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda.graphs import PLAIN_RUNS
 from znni.engine.block import Block, alone, one_stage
-from znni.engine.patch import allocator_for
+from znni.engine.patch_runner import allocator_for
 from znni.engine.stage_chain import run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate

@@ -45,7 +45,7 @@ from znni.core.options import ACCURACIES, Accuracy
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block, alone
-from znni.engine.patch import allocator_for
+from znni.engine.patch_runner import allocator_for
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate
 from znni.inference.build_runner import prepare_alone

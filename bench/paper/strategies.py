@@ -24,7 +24,7 @@ from znni.core.options import Accuracy, Costs, memory_size
 from znni.core.processors import Processors
 from znni.core.shapes import Vec3
 from znni.engine.block import Block, alone
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.stage_chain import run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.planning import fastest, search

@@ -23,7 +23,7 @@ from bench.profile import profile, time_on_cpu
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.engine.executor import Measured
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.inference.build_runner import prepare_alone
 from znni.network.layers import Conv
 from znni.network.network import Network

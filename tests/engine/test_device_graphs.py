@@ -12,7 +12,7 @@ from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import graphs as device_graphs
 from znni.engine.backends.cuda.graphs import MOST_RECORDED, PLAIN_RUNS, DeviceGraphs
 from znni.engine.labels import Labels
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.inference import api
 from znni.inference.planning import search
 from znni.network.network_file import network_from_text

@@ -26,7 +26,7 @@ from znni.core.options import Accuracy, BlendedActivation, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import alone
 from znni.engine.checks import check_runnable
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.reading import read_input
 from znni.engine.scaling import StoredScaling
 from znni.engine.tiles import for_job, make_job, seen_by

@@ -13,7 +13,7 @@ from random_plans import run
 
 from znni.core.options import Border, Pad
 from znni.core.shapes import Box, Vec3
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.reading import read_input
 from znni.engine.tiles import make_job, seen_by
 from znni.inference.planning import search

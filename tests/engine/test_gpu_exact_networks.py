@@ -15,7 +15,7 @@ from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import graphs as device_graphs
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.reading import read_input
 from znni.engine.tiles import for_job, make_job, seen_by
 from znni.machine.cuda import cupy

@@ -18,7 +18,7 @@ import numpy as np
 import znni
 from planner.search import Search
 from znni.machine.cuda import cupy
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.machine.detect import detect_machine
 from znni.primitives.catalogue import catalogue
 from znni.plans.primitive import on_device

@@ -24,7 +24,7 @@ from znni.engine.backends.cuda import backend as device_backend
 from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched
 from znni.engine.block import alone
 from znni.engine.executor import Fragments
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
 from znni.inference import planning

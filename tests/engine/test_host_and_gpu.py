@@ -26,7 +26,7 @@ from znni.engine.backends.cuda.part_runner import DevicePartRunner
 from znni.engine.backends.host.part_runner import HostPartRunner, place
 from znni.engine.block import alone
 from znni.engine.blocks import Blocks
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.pipeline import ThisProcess, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch

@@ -15,7 +15,7 @@ from planner.search import Search
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.core.volume import NewOutput
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.machine.arena import new_output
 from znni.machine.arrays import peak_memory
 from znni.network.layers import Conv, Operation

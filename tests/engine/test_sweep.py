@@ -27,7 +27,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.engine.blocks import Blocks
 from znni.engine.checks import check_runnable
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.pipeline import ThisProcess, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch

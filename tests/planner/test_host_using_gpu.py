@@ -24,7 +24,7 @@ from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.processors import DeviceChoice
 from znni.core.shapes import Shape5, Vec3
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.stopwatch import Stopwatch
 from znni.machine.machine import Machine
 from znni.network.layers import Activation, Operation

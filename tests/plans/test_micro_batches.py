@@ -22,7 +22,7 @@ from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.core.shapes import Shape5, Vec3
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.machine.arena import new_output, output_into
 from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network

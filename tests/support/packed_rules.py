@@ -13,7 +13,7 @@ from window_networks import blended
 
 from znni.core.options import Accuracy
 from znni.core.shapes import Vec3
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.network.geometry import with_window
 from znni.network.layers import PackedLayer
 from znni.network.network_file import network_from_text

@@ -19,7 +19,7 @@ from planner.step_options import StepOptions
 from znni.core.processors import DeviceChoice, DeviceKind
 from znni.core.shapes import Box, Vec3
 from znni.engine.blocks import Blocks
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.pipeline import PatchStages, ThisProcess, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from znni.core.options import AS_COMPUTED, OutputType, Stored
 from znni.engine.backends.registry import backend_of
 from znni.engine.executor import Measured, not_measured
-from znni.engine.patch import PatchRunner, allocator_for
+from znni.engine.patch_runner import PatchRunner, allocator_for
 from znni.engine.pipeline import Processes, ThisProcess
 from znni.inference.planning import primitives_of, shared_out
 from znni.machine.chosen_gpus import seeing_only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from znni.core.options import OutputType
 from znni.core.processors import GPU
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
 from znni.primitives.catalogue import catalogue

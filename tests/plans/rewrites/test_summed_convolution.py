@@ -19,7 +19,7 @@ from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Vec3
 from znni.engine.checks import check_runnable
-from znni.engine.patch import PatchRunner
+from znni.engine.patch_runner import PatchRunner
 from znni.engine.reading import read_input
 from znni.engine.tiles import make_job, seen_by
 from znni.inference.planning import search
