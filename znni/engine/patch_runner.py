@@ -58,11 +58,11 @@ class PatchRunner:
         applied = conv_weights(head, weights[head.name]) if head else None
         parameters = weights_after_rules(plan.network, weights)
 
-        def ready(part: DevicePart) -> PartRunner:
+        def runner_of(part: DevicePart) -> PartRunner:
             wanted = PartToRun(plan, part, catalogue, parameters, measured, dtype, applied)
             return backend_of(plan.device_of(part)).part_runner(wanted)
 
-        self._parts = [ready(part) for part in plan.parts]
+        self._parts = [runner_of(part) for part in plan.parts]
 
     def __call__(self, given: Float32 | Block) -> NDArray[Any]:
         """Return the dense output (f', Z, Y, X) of a block, or of one input patch (f, z, y, x)."""
