@@ -232,7 +232,7 @@ def test_patches_are_the_reference_in_the_memory_promised(on_host: int) -> None:
         handed = 2 * (on_host < len(NETWORK.layers))
         assert len(set(locked) - before) == 1 + handed
         np.testing.assert_allclose(run(runner, weights, volume), expected, rtol=1e-4, atol=1e-5)
-        arena = runner._layers[0]._on_gpu
+        arena = runner._parts[0]._on_gpu
         declared = max(step.cost.memory.gpu_working for step in plan.steps)
         assert arena.peak <= declared + 8 * 512  # aligned
         assert len(runner.stages(Stopwatch())) == 1

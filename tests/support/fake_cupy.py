@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3
-from znni.engine.backends.cuda import layers as device_layers
+from znni.engine.backends.cuda import part_runner as device_part_runner
 from znni.engine.backends.host.part_runner import place
 from znni.engine.scaling import StoredScaling
 from znni.engine.stages.convert import convert
@@ -201,9 +201,9 @@ def fake_gpu() -> Iterator[None]:
     cuda.cupy.cache_clear()
     with (
         mock.patch.object(cuda, "import_module", return_value=CUPY),
-        mock.patch.object(device_layers, "DeviceRecombination", HostRecombination),
-        mock.patch.object(device_layers, "DeviceScaling", HostScaling),
-        mock.patch.object(device_layers, "PlaneCopies", HostCopies),
+        mock.patch.object(device_part_runner, "DeviceRecombination", HostRecombination),
+        mock.patch.object(device_part_runner, "DeviceScaling", HostScaling),
+        mock.patch.object(device_part_runner, "PlaneCopies", HostCopies),
     ):
         yield
     cuda.cupy.cache_clear()
