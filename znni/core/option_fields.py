@@ -12,6 +12,7 @@ Group = TypeVar("Group")
 Panel: TypeAlias = Literal[
     "Options",
     "Input",
+    "One network",
     "Network and windows",
     "Output",
     "Plan and hardware",
