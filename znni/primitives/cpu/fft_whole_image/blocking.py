@@ -37,7 +37,7 @@ BLOCK_BYTES = 4 * 1024 * 1024
 BLOCKS_PER_THREAD = 4
 
 # Shares of a core's nominal operations per second.
-TRANSFORM_EFFICIENCY = 0.035
+TRANSFORM_EFFICIENCY = 0.045
 PRODUCT_EFFICIENCY = 0.4
 
 

@@ -33,7 +33,7 @@ class FftDataParallel(WholeImageFft):
 
     name: str = "fft_data_parallel"
     group: ClassVar[int] = GROUP
-    version = 1
+    version = 2
 
     def working_bytes(self, blocking: Blocking) -> int:
         """Return the bytes of S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.

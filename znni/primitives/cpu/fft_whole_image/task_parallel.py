@@ -35,7 +35,7 @@ class FftTaskParallel(WholeImageFft):
 
     name: str = "fft_task_parallel"
     group: ClassVar[int] = 16
-    version = 1
+    version = 2
 
     def working_bytes(self, blocking: Blocking) -> int:
         """Return the bytes of S f n + S max(f, f') h + max{T (S f b + scratch), S f' n'} elements.
