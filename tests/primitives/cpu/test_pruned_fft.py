@@ -111,7 +111,7 @@ def test_fast_sizes_are_of_their_form_and_little_larger_than_they_must_be() -> N
     for n in range(1, 400):
         least = next(size for size in allowed if size >= n)
         assert fast_size(n) in allowed
-        assert least <= fast_size(n) <= max(least, n * 16 / 15)
+        assert least <= fast_size(n) <= max(least, n * 17 / 16)
 
 
 @every_shape

@@ -34,8 +34,8 @@ Direction: TypeAlias = Literal["forward", "inverse"]
 
 # Bytes of a slab of planes, which stays in the second-level cache.
 SLAB_BYTES = 256 * 1024
-# Time that each number of a line takes for each prime factor of the line's size. FFTW on a Xeon took
-# such times for sizes from 40 to 220, within 17 %.
+# Time that each number of a line takes for each prime factor of the line's size. FFTW took such
+# times on a Xeon for sizes from 40 to 220, within 17 %.
 FACTOR_TIMES = {1: 0.0, 2: 1.0, 3: 3.5, 5: 5.0, 7: 7.0, 11: 10.0, 13: 10.0}
 # The same for the other work on each number: transforms along the other axes, and products. With
 # it, no layer of 1 to 80 maps was slower with the larger size, by the times of its transforms.
@@ -53,12 +53,12 @@ def fast_size(extent: int) -> int:
     """Return the size from ``extent`` on that takes the least time.
 
     Sizes are 2^a 3^b 5^c 7^d, times at most one of 11 and 13. It is the least of them, or one that
-    exceeds the extent by a fifteenth at most.
+    exceeds the extent by a sixteenth at most.
     """
     size = extent
     while not isfinite(_time(size)):
         size += 1
-    return min(range(size, max(size, extent + extent // 15) + 1), key=_time)
+    return min(range(size, max(size, extent + extent // 16) + 1), key=_time)
 
 
 def _time(size: int) -> float:
