@@ -206,7 +206,7 @@ def pooled_by_fft(network: Network, weights: Weights, threads: int) -> Pooled:
 
     def pooled(x: Float32) -> NDArray[np.floating]:
         value = x[np.newaxis].astype(np.float64)
-        for layer in network.dense_layers:
+        for layer in network.sliding_layers:
             if isinstance(layer, Conv):
                 value = _convolution(value, layer, weights[layer.name], threads)
             else:

@@ -221,7 +221,7 @@ def _alike(plan: Any) -> Any:
     """Return a plan in the form that both checkouts' plans can be given.
 
     A network is a list of layers in older plans, and nodes with their inputs in newer ones. Pieces
-    of a batch are text in older plans, and values in newer ones. Fields that only exact networks
+    of a batch are text in older plans, and values in newer ones. Fields that only tiled networks
     need are left out where they have their defaults.
     """
     network = plan["network"]

@@ -97,9 +97,9 @@ CASES: tuple[tuple[Operation, Shape5], ...] = (
     (replace(SLAB, reduce="average"), Shape5(1, 3, 7, 11, 9)),
 )
 
-# Layers of exact networks. The shape is that of all inputs together.
+# Layers of tiled networks. The shape is that of all inputs together.
 ONE, TWO, CUBED = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
-EXACT: tuple[tuple[Operation, Shape5], ...] = tuple(
+TILED: tuple[tuple[Operation, Shape5], ...] = tuple(
     (layer, Shape5(images, maps, *size))
     for images, size in ((1, Vec3(9, 12, 17)), (2, Vec3(10, 7, 19)))
     for layer, maps in (
@@ -200,8 +200,8 @@ SEVERAL_PLACES: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
     )
 )
 
-# Layers whose reference is that of exact networks.
-LOCAL = tuple(layer for layer, _ in EXACT)
+# Layers whose reference is that of tiled networks.
+LOCAL = tuple(layer for layer, _ in TILED)
 
 # Voxels that a case's last or first axis may be longer.
 STRETCH = 64
@@ -238,7 +238,7 @@ def exercise_command(
 
 def cases_for(primitive: Primitive) -> Iterator[tuple[Operation, Shape5]]:
     """Yield the cases that a primitive does, each as near to its original size as possible."""
-    for layer, shape in (*CASES, *EXACT, *PACKED, *TOGETHER, *SEVERAL_PLACES):
+    for layer, shape in (*CASES, *TILED, *PACKED, *TOGETHER, *SEVERAL_PLACES):
         for axis in "xz":
             extents = range(getattr(shape, axis), getattr(shape, axis) + STRETCH)
             longer = (shape._replace(**{axis: extent}) for extent in extents)
@@ -285,7 +285,7 @@ def relative_error(
     expected: NDArray[np.floating] = x
     scale = 0.0
     if layer in LOCAL or isinstance(layer, PackedLayer):
-        expected = _of_exact_network(layer, x, weights)
+        expected = _of_tiled_network(layer, x, weights)
         return _largest(y - expected, np.abs(expected).max())
     for part in layers_of(layer):
         if isinstance(part, Pool):
@@ -300,10 +300,10 @@ def relative_error(
     return _largest(y - expected, max(scale, np.abs(expected).max()))
 
 
-def _of_exact_network(
+def _of_tiled_network(
     layer: Operation, x: Float32, weights: ConvWeights | None
 ) -> NDArray[np.floating]:
-    """Return the reference of a layer of an exact network, perhaps on packed values."""
+    """Return the reference of a layer of a tiled network, perhaps on packed values."""
     inputs: tuple[Any, ...] = _inputs(layer, x)
     if isinstance(layer, PackedLayer):
         norm, layer = layer.norm, layer.layer

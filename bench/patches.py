@@ -183,7 +183,7 @@ class PatchesOnGpu:
         While one patch is computed, the next is brought to the GPU and the last one back, as in a
         run. The first patches are not counted: one, or all before those launched from recordings.
         """
-        warming = BEFORE_RECORDINGS if self._plan.network.is_exact else 1
+        warming = BEFORE_RECORDINGS if self._plan.network.is_tiled else 1
         done: list[float] = []
 
         def note(block: Block) -> None:

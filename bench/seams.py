@@ -87,7 +87,7 @@ def seams_command(
     """Compare whole volumes with MONAI's sliding windows: time, and seams between tilings."""
     cores = machine_with("cpu", threads).host.threads
     network, weights = _network(net)
-    if not network.is_exact or context(network) != Vec3(0, 0, 0):
+    if not network.is_tiled or context(network) != Vec3(0, 0, 0):
         raise InvalidInput(f"{network.name} does not keep the size of its input; choose another")
     x = _volume(network, size, volume)
     # Both sides get the same floats.

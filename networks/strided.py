@@ -43,7 +43,7 @@ def logits(
             last poolings become fragments. They work on few voxels, so the additional outputs cost
             little. Default: the strides together.
     """
-    spacing = None if network.is_exact else spacing  # a U-Net gives all outputs anyway
+    spacing = None if network.is_tiled else spacing  # a U-Net gives all outputs anyway
     values, stride, split = {INPUT: x}, Vec3.of(1), list[Vec3]()
     ends = _ends(network)
     for node in network.nodes:
@@ -145,7 +145,7 @@ def outputs_at(
         spacing: distance between outputs in voxels. Each fragment has equally many outputs.
     """
     seen = [range(margin, n - margin, spacing) for n in raw.shape]
-    if not network.is_exact:
+    if not network.is_tiled:
         halves = [v // 2 for v in network.field_of_view]
         raw = raw[
             tuple(slice(it[0] - h, it[-1] + h + 1) for it, h in zip(seen, halves, strict=True))
@@ -156,7 +156,7 @@ def outputs_at(
     with torch.no_grad():
         given = torch.from_numpy(x)[None, None].to(device)
         found = activation(logits(network, parameters, given, spacing=spacing))[0]
-    if network.is_exact:
+    if network.is_tiled:
         found = found[:, *(slice(it.start, it.stop, it.step) for it in seen)]
     values: NDArray[np.float32] = found.cpu().numpy()
     return values

@@ -193,7 +193,7 @@ def batches(
 def _patch(network: Network, course: Course) -> tuple[Vec3, tuple[slice, ...]]:
     """Return the extents of a patch, and its voxels whose outputs are compared with the truth."""
     between = course.spacing * (course.outputs - 1)
-    if network.is_exact:
+    if network.is_tiled:
         return Vec3.of(course.outputs), (slice(None),) * 3
     view = network.field_of_view
     seen = tuple(slice(v // 2, v // 2 + between + 1, course.spacing) for v in view)

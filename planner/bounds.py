@@ -155,8 +155,8 @@ class Bounds:
         for operation in fusible:
             self._fused.setdefault(layers_of(operation)[-1], []).append(operation)
         self._packed = dict(_packed(network, parts)) if parts else {}
-        # An exact network's layers take as many items as windows are computed at once.
-        most = {} if network.is_exact else most_items(network)
+        # A tiled network's layers take as many items as windows are computed at once.
+        most = {} if network.is_tiled else most_items(network)
         operations: list[tuple[Operation, int, int | None]] = [
             *((*given, most.get(name)) for name, given in network.operations.items()),
             *(
@@ -240,7 +240,7 @@ def packed_fusion(network: Network, fusion: Fusion, parts: int) -> list[PackedLa
 
 def _fragments(network: Network, operation: Operation) -> int:
     """Return the most output items that an operation may make of an item of its input."""
-    if isinstance(operation, Pool) and not network.is_exact:
+    if isinstance(operation, Pool) and not network.is_tiled:
         return operation.window.volume
     return 1
 

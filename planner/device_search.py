@@ -21,7 +21,7 @@ from planner.choices import (
     undominated_within,
 )
 from planner.cost_model import CostModel
-from planner.exact_segments import exact_segments
+from planner.tiled_segments import tiled_segments
 from planner.overhead import Load
 from planner.partition import Partition
 from planner.partition_bounds import ROUNDED, PartitionBounds
@@ -80,7 +80,7 @@ class DeviceSearch:
         self._model = model
         self._division: Division = division
         alone = max(WINDOWS_AT_ONCE) if network.window else 1
-        most_items = alone if network.is_exact else network.total_pooling.volume
+        most_items = alone if network.is_tiled else network.total_pooling.volume
         self._options = StepOptions(primitives, model, division, most_items)
         # The time of a promising choice bounds the search among all of them.
         self._choosers: tuple[Chooser, ...] = (promising_within, undominated_within)
@@ -128,10 +128,10 @@ class DeviceSearch:
     def _parts(self) -> int:
         """The parts of packed numbers, as few as the accuracy allows.
 
-        It is 0 if no values may be packed between the layers, as in networks that are not exact.
+        It is 0 if no values may be packed between the layers, as in networks that are not tiled.
         """
         packed = (it.packed_parts for it in self._primitives if isinstance(it, TakesPacked))
-        return min(packed, default=0) if self._network.is_exact else 0
+        return min(packed, default=0) if self._network.is_tiled else 0
 
     @property
     def value_bytes(self) -> int:
@@ -336,7 +336,7 @@ class DeviceSearch:
             known, slots = self._latest
             if known.storage is storage and known.nodes == partition.nodes:
                 return slots
-        segments = exact_segments(
+        segments = tiled_segments(
             partition.nodes,
             storage,
             self._fusible,
@@ -373,7 +373,7 @@ def _has_batches(segments: Segments) -> bool:
 
     The windows that are computed at once are not divided: a packed value has one scale for all.
     """
-    divisible = (segment for segment in segments if not segment.is_exact)
+    divisible = (segment for segment in segments if not segment.is_tiled)
     return any(step.shape_in.n > 1 for segment in divisible for step in segment.steps)
 
 

@@ -23,7 +23,7 @@ class AxisPlaces(NamedTuple):
         origin: the voxel of the volume at which the input of the network's first output voxel
             begins; negative if that is beyond the volume.
         output: the extent of the output that is wanted.
-        first: its first voxel within the whole output of an exact network.
+        first: its first voxel within the whole output of a tiled network.
         alignment: the voxels of the whole output at whose multiples blocks begin.
         windows: the windows along the axis, if the network is computed in windows. Then a block
             reads all windows that cover voxels which it writes.

@@ -48,7 +48,7 @@ def most_for_arrays(
         return machine.host.memory - overhead.process - weights - blocks
     memory = sum(it.memory for it in machine.gpus[:1])
     run = overhead.setting(network, (GPU,))
-    if network.is_exact:  # otherwise the first layers may be on the host
+    if network.is_tiled:  # otherwise the first layers may be on the host
         counts = counts._replace(first_input=counts.at_once)
     return memory - overhead.gpu - overhead.gpu_blocks(run, counts)
 
@@ -56,7 +56,7 @@ def most_for_arrays(
 def slowed_poolings(
     network: Network, device: DeviceKind, voxels: Mapping[str, Numbers], most: Numbers
 ) -> dict[str, Bools]:
-    """Return the patches for which the poolings of a dense network make one fragment at a time.
+    """Return the patches for which the poolings of a sliding network make one fragment at a time.
 
     There is no memory for the input and all fragments of a single item then, in any segments.
 
@@ -66,7 +66,7 @@ def slowed_poolings(
         voxels: the voxels of each value's map, of all its fragments together.
         most: the bytes that the layers' arrays do not exceed.
     """
-    if network.is_exact:
+    if network.is_tiled:
         return {}
     values = {name: network.maps[name] * voxels[name] for name in voxels}
     items, slowed = most_items(network), dict[str, Bools]()
@@ -80,7 +80,7 @@ def slowed_poolings(
 
 
 def most_items(network: Network) -> dict[str, int]:
-    """Return the most items that each layer of a dense network takes at once, by name."""
+    """Return the most items that each layer of a sliding network takes at once, by name."""
     items, found = 1, dict[str, int]()
     for node in network.nodes:
         found[node.name] = items
@@ -92,7 +92,7 @@ def most_items(network: Network) -> dict[str, int]:
 def least_bytes_of_arrays(
     network: Network, voxels: Mapping[str, Numbers], value_bytes: int
 ) -> Numbers:
-    """Return bytes that the arrays of an exact network's block take at least, in any plan.
+    """Return bytes that the arrays of a tiled network's block take at least, in any plan.
 
     Args:
         network: the network.

@@ -49,7 +49,7 @@ class Partition:
         handed: the shape of the tensor that they hand on to a GPU, if they do.
         uses_gpu: whether they are on the host and may compute on the GPU.
         on_gpu: the GPU bytes that they may take then.
-        storage: the arrays of a block, if the network is exact.
+        storage: the arrays of a block, if the network is tiled.
         swept: the planes of a sweep, if there is one.
         least_kept: a lower bound on the bytes that the sweep keeps.
         shapes: the shapes of the network's values for a patch, by name.
@@ -124,7 +124,7 @@ class CutPoint(NamedTuple):
 
 def cut_points_using_gpu(network: Network, device: DeviceChoice) -> list[int]:
     """Return the numbers of first layers that may be on a host that also computes on the GPU."""
-    if network.is_exact or network.is_swept or not (may_use_host(device) and may_use_gpu(device)):
+    if network.is_tiled or network.is_swept or not (may_use_host(device) and may_use_gpu(device)):
         return []
     return _cuts(network)[1:]
 
@@ -142,9 +142,9 @@ def cut_points(network: Network, device: DeviceChoice) -> list[int]:
 def _cuts(network: Network) -> list[int]:
     """Return the numbers of first layers after which a single value is alive to be handed on.
 
-    All layers of an exact network, or of a sweep, are on one device.
+    All layers of a tiled network, or of a sweep, are on one device.
     """
-    if network.is_exact or network.is_swept:
+    if network.is_tiled or network.is_swept:
         return [0, len(network.nodes)]
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 
@@ -180,7 +180,7 @@ def cut_network(
         shapes: the network's ``shapes`` for a patch.
         layers_on_host: the number of first layers that are on the host.
         host_uses_gpu: whether these layers may compute on the GPU.
-        storage: the arrays of a block, if the network is exact.
+        storage: the arrays of a block, if the network is tiled.
         swept: the planes of a sweep, if there is one.
     """
     on_host, on_gpu = network.nodes[:layers_on_host], network.nodes[layers_on_host:]

@@ -83,10 +83,10 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     def fits(device: DeviceKind) -> Bools:
         """Return which patches may fit.
 
-        Dense networks are computed in fragments, a few at a time, so nothing is known of them but
+        Sliding networks are computed in fragments, a few at a time, so nothing is known of them but
         what a sweep keeps.
         """
-        if not network.is_exact:
+        if not network.is_tiled:
             fitting: Bools = counts.kept <= most_on(device)
             return fitting
         value_bytes = space.value_bytes_on(device)

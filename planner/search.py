@@ -88,7 +88,7 @@ class Search(Space):
         If a GPU has little memory, plans for both devices have bounds that no plan reaches. Their
         prices would use up ``MOST_PRICES`` before a plan for one device is tried.
         """
-        if self.device != FASTEST or not self.machine.gpus or self.given.is_exact:
+        if self.device != FASTEST or not self.machine.gpus or self.given.is_tiled:
             return self.by_network
         alone = [some for some in (self.on(HOST), self.on(GPU)) if some.cut_points]
         patches = list(self.patches())
@@ -129,7 +129,7 @@ class Search(Space):
         """
         if not (self.sweeps and best.plans and best.plans[0].seconds >= LONG_JOB):
             return False
-        if self.given.is_exact or self.network.is_swept or self.given.field_of_view.z == 1:
+        if self.given.is_tiled or self.network.is_swept or self.given.field_of_view.z == 1:
             return False
         if self.division == "all":  # a sweep is found with pieces of powers of two
             return False

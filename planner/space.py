@@ -71,7 +71,7 @@ class Space:
     @cached_property
     def network(self) -> Network:
         """The network to compute: the given one, some of whose convolutions may be split."""
-        if not (self.given.is_exact and self.machine.gpus) or not may_use_gpu(self.device):
+        if not (self.given.is_tiled and self.machine.gpus) or not may_use_gpu(self.device):
             return self.given
         on_gpu = on_device(self.catalogue, GPU).values()
         return split_where_faster(self.given, on_gpu, self.model)

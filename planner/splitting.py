@@ -6,7 +6,7 @@ from collections.abc import Collection
 from math import inf
 
 from planner.cost_model import CostModel
-from planner.exact_segments import exact_segment, fused, least_seconds, with_rules
+from planner.tiled_segments import tiled_segment, fused, least_seconds, with_rules
 from planner.step_options import StepOptions
 from znni.core.processors import GPU
 from znni.core.shapes import Vec3
@@ -34,7 +34,7 @@ def split_where_faster(
     packed layers are compared.
 
     Args:
-        network: an exact network for a volume.
+        network: a tiled network for a volume.
         primitives: the primitives of the GPU.
         model: the model that predicts their times.
     """
@@ -68,7 +68,7 @@ def _packed_seconds(network: Network, options: StepOptions, parts: int) -> dict[
     steps = BlockSteps.layer_by_layer(network.nodes, storage)
     steps = with_rules(steps.after(packed_values(steps, options.prices.applies, parts)), options)
     steps = with_rules(fused(steps, fusions(network).values(), options), options)
-    segment = exact_segment(steps, GPU)
+    segment = tiled_segment(steps, GPU)
     return {
         it.gives: least_seconds([it], options) if isinstance(it.operation, PackedLayer) else inf
         for it in segment.steps

@@ -19,7 +19,7 @@ from bench.record import Row
 from bench.rounds import Effort
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import DenseLayer, Pool
+from znni.network.layers import SlidingLayer, Pool
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.primitives.catalogue import catalogue
@@ -83,10 +83,10 @@ def subsamplings_command(
 
 def _inputs(
     network: Network, size: Vec3, *, fragments: bool
-) -> Iterator[tuple[DenseLayer, Shape5]]:
+) -> Iterator[tuple[SlidingLayer, Shape5]]:
     """Yield the layers of a chain with the shapes of their inputs, for an input of that size."""
     shape = Shape5.of(1, network.in_features, size)
-    for layer in network.dense_layers:
+    for layer in network.sliding_layers:
         yield layer, shape
         if not isinstance(layer, Pool):
             shape = Shape5.of(shape.n, layer.out_features, shape.size - layer.kernel + 1)

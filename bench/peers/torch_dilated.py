@@ -24,7 +24,7 @@ from bench.accuracy import corners, patch_input
 from bench.peers.torch_network import Piece, TorchNetwork, layer_flops
 from bench.peers.torch_settings import PARTS
 from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import Conv, DenseLayer
+from znni.network.layers import Conv, SlidingLayer
 from znni.network.network import Network
 from znni.network.weights import Float32
 
@@ -35,7 +35,7 @@ class TorchDilated(TorchNetwork):
     def dense(self, image: Any) -> Any:
         """Run the network on a tensor (n, f, z, y, x)."""
         y, step = image, Vec3(1, 1, 1)
-        for layer in self.network.dense_layers:
+        for layer in self.network.sliding_layers:
             y = self._layer(layer, step, y)
             step = _next_step(layer, step)
         return y
@@ -45,7 +45,7 @@ class TorchDilated(TorchNetwork):
         made = []
         shape = Shape5.of(1, self.network.in_features, patch + self.network.field_of_view - 1)
         step = Vec3(1, 1, 1)
-        for layer in self.network.dense_layers:
+        for layer in self.network.sliding_layers:
             features = layer.out_features if isinstance(layer, Conv) else shape.f
             reach = (_extent(layer) - 1) * step
             size = shape.size - reach
@@ -70,7 +70,7 @@ class TorchDilated(TorchNetwork):
     def corner_by_pooling(self) -> None:
         """Return nothing: plain pooling runs none of the dilated layers."""
 
-    def _layer(self, layer: DenseLayer, step: Vec3, y: Any) -> Any:
+    def _layer(self, layer: SlidingLayer, step: Vec3, y: Any) -> Any:
         if isinstance(layer, Conv):
             return self.convolve(layer, y, dilation=step)
         return functional.max_pool3d(y, tuple(layer.window), stride=1, dilation=tuple(step))
@@ -138,9 +138,9 @@ class MonaiWindows(TorchDilated):
         return functional.pad(y, (0, self._border.x, 0, self._border.y, 0, self._border.z))
 
 
-def _extent(layer: DenseLayer) -> Vec3:
+def _extent(layer: SlidingLayer) -> Vec3:
     return layer.kernel if isinstance(layer, Conv) else layer.window
 
 
-def _next_step(layer: DenseLayer, step: Vec3) -> Vec3:
+def _next_step(layer: SlidingLayer, step: Vec3) -> Vec3:
     return step if isinstance(layer, Conv) else step * layer.window

@@ -56,12 +56,12 @@ class TorchFragments(TorchNetwork):
     ) -> None:
         super().__init__(network, dtype, layout, threads, device)
         self._ram = ram
-        pools = [layer for layer in network.dense_layers if isinstance(layer, Pool)]
-        first_pool = network.dense_layers.index(pools[0]) if pools else len(network.dense_layers)
+        pools = [layer for layer in network.sliding_layers if isinstance(layer, Pool)]
+        first_pool = network.sliding_layers.index(pools[0]) if pools else len(network.sliding_layers)
         self.first_pool = pools[0] if pools else Pool("none", Vec3(1, 1, 1))
         self.window = self.first_pool.window
-        self.head = network.dense_layers[:first_pool]
-        self.tail = network.dense_layers[first_pool + 1 :]
+        self.head = network.sliding_layers[:first_pool]
+        self.tail = network.sliding_layers[first_pool + 1 :]
         self.one_fragment = f"head and 1 of {self.window.volume} fragments"
 
     def dense(self, image: Any) -> Any:
@@ -152,7 +152,7 @@ class TorchFragments(TorchNetwork):
             shape = _out_shape(layer, shape)
         return made
 
-    def _piece(self, layer: DenseLayer, shape: Shape5, runs: int, held: int) -> Piece:
+    def _piece(self, layer: SlidingLayer, shape: Shape5, runs: int, held: int) -> Piece:
         out = _out_shape(layer, shape)
         copies = 1 if isinstance(layer, Conv) else COPIES_OF_FRAGMENTS
         stride = 1 if isinstance(layer, Conv) else layer.window.z
@@ -199,12 +199,12 @@ class TorchFragments(TorchNetwork):
         at, stride = self._positions(offset)
         place(self._layers(self.tail, fragment), at, stride, dense[0])
 
-    def _layers(self, layers: tuple[DenseLayer, ...], y: Any) -> Any:
+    def _layers(self, layers: tuple[SlidingLayer, ...], y: Any) -> Any:
         for layer in layers:
             y = self._layer(layer, y)
         return y
 
-    def _layer(self, layer: DenseLayer, y: Any) -> Any:
+    def _layer(self, layer: SlidingLayer, y: Any) -> Any:
         if isinstance(layer, Conv):
             return self.convolve(layer, y)
         return torch.cat([_fragment(y, layer.window, offset) for offset in offsets(layer.window)])
@@ -226,7 +226,7 @@ def _fragment(x: Any, window: Vec3, offset: Vec3) -> Any:
     return functional.max_pool3d(crop, tuple(window))
 
 
-def _out_shape(layer: DenseLayer, shape: Shape5) -> Shape5:
+def _out_shape(layer: SlidingLayer, shape: Shape5) -> Shape5:
     if isinstance(layer, Conv):
         return Shape5.of(shape.n, layer.out_features, shape.size - layer.kernel + 1)
     return Shape5.of(shape.n * layer.window.volume, shape.f, shape.size // layer.window)

@@ -38,7 +38,7 @@ class TorchGraph(nn.Module):
     """A network that PyTorch computes over one whole input (1, f, z, y, x).
 
     Args:
-        network: an exact network.
+        network: a tiled network.
         weights: its weights.
         dtype: the type of weights and values.
         by_taps: add convolutions up tap by tap: PyTorch copies its float64 input for each tap.

@@ -25,7 +25,7 @@ from bench.accuracy import CORNER, Corners, OnDevice, corners, patch_input
 from bench.peers.torch_settings import PARTS, WHOLE
 from bench.rounds import seconds_of
 from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import Conv, DenseLayer
+from znni.network.layers import Conv, SlidingLayer
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 
@@ -65,7 +65,7 @@ class Piece:
         run: the computation, of an input of any number of items and planes.
     """
 
-    layer: DenseLayer
+    layer: SlidingLayer
     shape: Shape5
     planes: int
     stride: int
@@ -103,7 +103,7 @@ class Piece:
         return statistics.median(taken[1:]) * scale
 
 
-def layer_flops(layer: DenseLayer, shape: Shape5, out: Vec3) -> float:
+def layer_flops(layer: SlidingLayer, shape: Shape5, out: Vec3) -> float:
     """Return the operations of a direct convolution to ``out`` voxels, or a pool's equivalent."""
     if isinstance(layer, Conv):
         taps = layer.in_features * layer.kernel.volume
@@ -227,7 +227,7 @@ class TorchNetwork(ABC):
         """Return the output (f', z, y, x) of an image (f, z, y, x) by plain pooling."""
         with torch.inference_mode():
             y = self.tensor(x[np.newaxis])
-            for layer in self.network.dense_layers:
+            for layer in self.network.sliding_layers:
                 if isinstance(layer, Conv):
                     y = self.convolve(layer, y)
                 else:

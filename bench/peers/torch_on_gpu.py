@@ -24,7 +24,7 @@ from bench.peers.torch_fragments import TorchFragments
 from bench.peers.torch_network import UNDILATED
 from bench.peers.torch_settings import PROPOSALS, TYPES, autotuned
 from znni.core.shapes import Vec3, offsets
-from znni.network.layers import Conv, DenseLayer
+from znni.network.layers import Conv, SlidingLayer
 from znni.network.network import Network
 from znni.network.weights import Float32
 
@@ -85,7 +85,7 @@ class TorchOnGpu(TorchFragments):
         stored = self._pooled(self.head, image, self.window).split(1)
         return dict(zip(offsets(self.window), stored, strict=True)).__getitem__
 
-    def _layers(self, layers: tuple[DenseLayer, ...], y: Any) -> Any:
+    def _layers(self, layers: tuple[SlidingLayer, ...], y: Any) -> Any:
         for index, layer in enumerate(layers):
             if not isinstance(layer, Conv):
                 fragments = self._pooled(layers[:index], y, layer.window)
@@ -94,13 +94,13 @@ class TorchOnGpu(TorchFragments):
                 return torch.cat([rest(part) for part in parts])
         return self._convolutions(layers, y)
 
-    def _convolutions(self, layers: tuple[DenseLayer, ...], y: Any) -> Any:
+    def _convolutions(self, layers: tuple[SlidingLayer, ...], y: Any) -> Any:
         for layer in layers:
             if isinstance(layer, Conv):
                 y = self.convolve(layer, y)
         return y
 
-    def _pooled(self, layers: tuple[DenseLayer, ...], y: Any, window: Vec3) -> Any:
+    def _pooled(self, layers: tuple[SlidingLayer, ...], y: Any, window: Vec3) -> Any:
         """Compute convolutions and all fragments of the pool after them, some planes at a time.
 
         There are as many planes each time, so that cuDNN is autotuned once. The last ones overlap.

@@ -288,7 +288,7 @@ def gpu_windows(records: Records) -> str:
 def rooflines(records: Records) -> str:
     """Return what bounds networks on a GPU, and what bounds each kernel in them.
 
-    These are the dense networks, and U-Nets in class tf32.
+    These are the sliding networks, and U-Nets in class tf32.
     """
     found = {
         patch.network: patch

@@ -25,7 +25,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.network.weights import random_weights
 from znni.plans.plan import Plan
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_pytorchs_fragments_give_the_dense_output_in_pieces_of_any_size(
 
     monkeypatch.setattr(torch_on_gpu, "MOST_VALUES", values)
     x = patch_input(NETWORK, PATCH)
-    expected = dense(NETWORK, random_weights(NETWORK, 0), x)
+    expected = sliding_output(NETWORK, random_weights(NETWORK, 0), x)
     for operators in get_args(Operators):
         peer = TorchOnGpu(NETWORK, "fp32", layout, operators, device="cpu")
         np.testing.assert_allclose(peer(x), expected, rtol=0, atol=1e-5 * expected.max())

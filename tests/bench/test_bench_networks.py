@@ -29,7 +29,7 @@ from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.plan import Plan
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 
 PLENTY = 1 << 30  # bytes
 
@@ -59,7 +59,7 @@ def test_patches_have_the_same_voxels_where_they_overlap() -> None:
 
 def test_the_corners_reference_is_that_of_single_windows() -> None:
     weights = random_weights(NETWORK, 0)
-    expected = dense(NETWORK, weights, patch_input(NETWORK, PATCH))
+    expected = sliding_output(NETWORK, weights, patch_input(NETWORK, PATCH))
     reference = reference_of(weights)
     found = corners(NETWORK, expected.astype(np.float32))
     assert reference.error(found) < 1e-6
@@ -82,7 +82,7 @@ def test_our_own_patch_is_accurate(plan: Plan) -> None:
 
 
 def expected_output(patch: Vec3) -> Any:
-    return dense(NETWORK, random_weights(NETWORK, 0), patch_input(NETWORK, patch))
+    return sliding_output(NETWORK, random_weights(NETWORK, 0), patch_input(NETWORK, patch))
 
 
 def assert_equal(y: Float32, expected: Any) -> None:

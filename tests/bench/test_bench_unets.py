@@ -30,7 +30,7 @@ from znni.network.window import Window
 from znni.plans.primitive import on_device
 from znni.plans.rewrites.network_rules import as_given
 from znni.primitives.catalogue import catalogue
-from znni.primitives.reference import exact
+from znni.primitives.reference import output_at_once
 
 PEER = "torch fp32 contiguous_format"
 
@@ -165,6 +165,6 @@ def test_windows_are_handed_over_as_in_a_run(count: int, monkeypatch: pytest.Mon
         assert len(blocks.seconds(2)) == 2
         assert all(seconds > 0 for seconds in blocks.layer_seconds().values())
         trained = as_given(plan.network)
-        right = unets.side_by_side(np.stack([exact(trained, weights, each) for each in x]))
+        right = unets.side_by_side(np.stack([output_at_once(trained, weights, each) for each in x]))
         apart = np.abs(unets._cropped(plan, blocks.output) - right).max()
     assert apart < ACCURACIES["tf32"] * np.abs(right).max()

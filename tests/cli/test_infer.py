@@ -20,7 +20,7 @@ from znni.engine.workers.processes import WaitingProcesses
 from znni.machine.gpus import detect_gpus, look_at_gpus
 from znni.plans.job_seconds import ReportStage
 from znni.plans.plan import Plan
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_partial")
 
@@ -111,7 +111,7 @@ def test_all_voxels_with_padding(pad: Any) -> None:
     padded = np.pad(seen, margins, mode=pad)[np.newaxis]
     found = read_main("out.h5")
     assert found.shape[1:] == VOLUME
-    assert close(found, dense(network, weights, padded))
+    assert close(found, sliding_output(network, weights, padded))
     succeeds(*INFER, "--border", "same", "--pad", pad, "--roi", ":3,5:,:", "--overwrite")
     assert close(read_main("out.h5"), found[:, :3, 5:])
 

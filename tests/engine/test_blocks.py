@@ -21,7 +21,7 @@ from znni.engine.blocks import Skipped, is_constant, of_constant
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.primitive import convolved
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 
 SIZE = (3, 35, 37)
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5", "--plan", "plan.json")
@@ -195,7 +195,7 @@ def test_the_output_of_a_constant(network: Network, seed: int) -> None:
     values = np.random.default_rng(seed).standard_normal(network.in_features).astype(np.float32)
     shape = (network.in_features, *network.field_of_view)
     window = np.broadcast_to(values[:, None, None, None], shape)
-    wanted = dense(network, weights, window)[:, 0, 0, 0]
+    wanted = sliding_output(network, weights, window)[:, 0, 0, 0]
     found = of_constant(network, weights, values)[:, 0, 0, 0]
     np.testing.assert_allclose(found, wanted, 1e-6, 1e-7)
 

@@ -38,7 +38,7 @@ from znni.network.weights import Float32, random_weights
 from znni.plans.band import BUILT_IN_ERROR
 from znni.plans.plan import Plan
 from znni.plans.primitive import on_device
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 from znni.volumes.array import ArrayVolume
 
 ON_HOST = on_device(CATALOGUE, "cpu")
@@ -59,7 +59,7 @@ def cases(draw: st.DrawFn) -> tuple[Network, Float32, Vec3, Plan]:
 def test_any_plan_equals_single_windows(case: tuple[Network, Float32, Vec3, Plan]) -> None:
     network, volume, _, plan = case
     scaled = volume * np.float32(0.5) + np.float32(0.25)
-    expected = dense(network, random_weights(network, 7), scaled)
+    expected = sliding_output(network, random_weights(network, 7), scaled)
     np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -92,7 +92,7 @@ def test_same_border_and_roi_are_crops_of_the_padded_whole(
     margins = [(0, 0), *zip(before, after, strict=True)]
     padded = np.pad(scaled, margins, mode=pad)  # type: ignore[call-overload]
     seen = Box(roi.start, roi.stop + network.field_of_view - 1)
-    expected = dense(network, random_weights(network, 7), padded[:, *seen.slices])
+    expected = sliding_output(network, random_weights(network, 7), padded[:, *seen.slices])
     found = run(network, plan, volume, border="same", pad=pad, roi=roi)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Workers compute exact networks and windows as one process does, wherever their blocks lie."""
+"""Workers compute tiled networks and windows as one process does, wherever their blocks lie."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def both_ways(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", [False, True])
-def test_exact_networks(monkeypatch: pytest.MonkeyPatch, labels: bool) -> None:
+def test_tiled_networks(monkeypatch: pytest.MonkeyPatch, labels: bool) -> None:
     net = network_from_text(EVERY_KIND, "unet.yaml")
     x = np.random.default_rng(0).standard_normal((net.in_features, 16, 28, 20), np.float32)
     alone, shared = both_ways(monkeypatch, net, x, Vec3(8, 8, 8), labels=labels)

@@ -38,7 +38,7 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved, on_device
 from znni.plans.segments import Step
 from znni.primitives.catalogue import catalogue
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 
 pytestmark = pytest.mark.gpu
 
@@ -64,7 +64,7 @@ def test_first_layers_on_the_host_change_nothing(
     catalogue = {**on_device(primitives(detect_machine()), "gpu"), **fake_catalogue()}
     plan = any_plan(data.draw, network, patch * 2, patch, "auto", catalogue)
     weights, volume = random_weights(network, 7), random_volume(network, patch * 2, seed)
-    expected = dense(network, weights, volume * np.float32(0.5) + np.float32(0.25))
+    expected = sliding_output(network, weights, volume * np.float32(0.5) + np.float32(0.25))
     found = run(PatchRunner(plan, catalogue, weights), weights, volume)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -93,7 +93,7 @@ def test_any_network_is_the_reference(network: Network, seed: int, tight: bool) 
     begun = [alone(patch).through(launch) for patch in patches[:2]]
     found = [*(block.through(finish).values for block in begun), runner(patches[2])]
     for x, y in zip(patches, found, strict=True):
-        np.testing.assert_allclose(y, dense(network, weights, x), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(y, sliding_output(network, weights, x), rtol=1e-4, atol=1e-5)
 
 
 def planned_least(network: Network, output: Vec3) -> int:

@@ -37,7 +37,7 @@ from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.plan import Plan
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 NETWORK = chain(("conv", 2), ("pool", (1, 2, 2)), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
@@ -76,7 +76,7 @@ def test_any_plan_equals_single_windows(
     plan = any_plan(data.draw, network, output, patch, "auto")
     assert Plan.from_json(plan.to_json()) == plan
     weights, volume = random_weights(network, 7), random_volume(network, output, seed)
-    expected = dense(network, weights, volume * np.float32(0.5) + np.float32(0.25))
+    expected = sliding_output(network, weights, volume * np.float32(0.5) + np.float32(0.25))
     runner = PatchRunner(plan, CATALOGUE, weights)
     np.testing.assert_allclose(run(runner, weights, volume), expected, rtol=1e-4, atol=1e-5)
 
@@ -165,7 +165,7 @@ def test_the_gpu_takes_what_it_is_given_in_parts(some: int) -> None:
     assert on_gpu.first_input.n == some
     assert on_gpu.input_shape == Shape5(4, 2, *on_gpu.first_input.size)
     volume, weights = random_volume(NETWORK, plan.output, 0), random_weights(NETWORK, 7)
-    expected = dense(NETWORK, weights, volume)
+    expected = sliding_output(NETWORK, weights, volume)
     found = PatchRunner(plan, CATALOGUE, weights)(volume)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 

@@ -11,7 +11,7 @@ import znni
 from znni.core.errors import InvalidInput
 from znni.network.network_file import load_network
 from znni.network.weights import Float32
-from znni.primitives.reference import exact
+from znni.primitives.reference import output_at_once
 
 TEXT = """
 name: net
@@ -45,7 +45,7 @@ def test_blocks_equal_the_whole_volume(mode: str, tmp_path: Path) -> None:
     path.write_text(TEXT.replace("MODE", mode))
     network = load_network(path)
     x = np.random.default_rng(1).standard_normal((1, *SIZE), np.float32)
-    right = exact(network, znni.random_weights(network, 3), x)
+    right = output_at_once(network, znni.random_weights(network, 3), x)
     np.testing.assert_allclose(output(path, x), right, rtol=0, atol=1e-5 * np.abs(right).max())
 
 
@@ -58,7 +58,7 @@ def test_values_from_the_other_side_need_windows(tmp_path: Path) -> None:
     window = f"window: {{size: {list(SIZE)}, overlap: 0, blend: constant}}\n"
     path.write_text(TEXT.replace("MODE", "wrap") + window)
     network = load_network(path)
-    right = exact(network, znni.random_weights(network, 3), x)
+    right = output_at_once(network, znni.random_weights(network, 3), x)
     np.testing.assert_allclose(output(path, x), right, rtol=0, atol=1e-5 * np.abs(right).max())
 
 

@@ -35,7 +35,7 @@ from znni.engine.tiles import Remaining, cover, make_job
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 POOLED = chain(("conv", 2), ("pool", 2), ("conv", 3), ("pool", 2), ("conv", 2))
@@ -126,7 +126,7 @@ class Counting:
 
 def expected_of(network: Network, volume: Float32) -> Float32:
     scaled = volume * np.float32(network.scaling.scale) + np.float32(network.scaling.offset)
-    return dense(network, random_weights(network, 7), scaled).astype(np.float32)
+    return sliding_output(network, random_weights(network, 7), scaled).astype(np.float32)
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_the_padded_whole_is_swept_as_well(case: tuple[Network, Float32, Plan], 
     margins = [(0, 0), *zip(before, network.field_of_view - 1 - before, strict=True)]
     scaled = volume * np.float32(0.5) + np.float32(0.25)
     padded = np.pad(scaled, margins, mode=pad)  # type: ignore[call-overload]
-    expected = dense(network, random_weights(network, 7), padded)
+    expected = sliding_output(network, random_weights(network, 7), padded)
     found = run_plan(network, plan, volume, border="same", pad=pad)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 

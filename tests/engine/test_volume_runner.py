@@ -79,7 +79,7 @@ def uninterrupted() -> Float32:
 
 
 def job_of(output: Vec3) -> Job:
-    """Return a dense network's job that gives every voxel of a volume."""
+    """Return a sliding network's job that gives every voxel of a volume."""
     return Job(output, Vec3(0, 0, 0), output, Vec3(0, 0, 0), "reflect")
 
 

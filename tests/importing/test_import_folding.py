@@ -116,7 +116,7 @@ def chains(draw: st.DrawFn) -> Graph:
 @given(chains())
 def test_layers_compute_what_their_steps_compute(graph: Graph) -> None:
     made = fold("net", graph, "weights", InputScaling())
-    assert not made.network.is_exact
+    assert not made.network.is_tiled
     size = made.network.field_of_view + made.network.total_pooling
     x = np.random.default_rng(1).standard_normal((made.network.in_features, *size))
     wanted = directly(graph, x)

@@ -16,7 +16,7 @@ from import_cases import numbers, pooled, read_back, refusal, relative, torch_or
 
 import znni
 from znni.importing.parity import Parity
-from znni.primitives.reference import exact
+from znni.primitives.reference import output_at_once
 
 torch = torch_or_skip()
 nn = torch.nn
@@ -196,7 +196,7 @@ def test_networks_with_norms(name: str, ending: str, tmp_path: Path) -> None:
     if isinstance(found.parity, Parity):
         assert found.parity.error < 1e-5
     network, weights = read_back(out)
-    y = exact(network, weights, numbers(1, 32, 32, 32))
+    y = output_at_once(network, weights, numbers(1, 32, 32, 32))
     with torch.no_grad():
         wanted = module.double()(torch.from_numpy(numbers(1, 32, 32, 32)).double()[None])[0]
     assert relative(y, wanted.numpy()) < 1e-5

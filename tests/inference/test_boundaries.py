@@ -118,5 +118,5 @@ def test_dilation_agrees_with_the_definition_of_dense(of: Network) -> None:
     weights = random_weights(of, seed=5)
     size = of.field_of_view + Vec3(0, 1, 2)
     x = np.random.default_rng(6).standard_normal((of.in_features, *size))
-    expected = reference.dense(of, weights, x)
+    expected = reference.sliding_output(of, weights, x)
     np.testing.assert_allclose(dense_dilated(of, weights, x), expected, rtol=1e-9, atol=1e-12)

@@ -25,7 +25,7 @@ def network() -> Network:
 
 
 def test_output_belongs_to_every_voxel(network: Network) -> None:
-    assert network.is_exact
+    assert network.is_tiled
     assert network.alignment == Vec3(4, 4, 4)
     assert network.out_features == 1
 

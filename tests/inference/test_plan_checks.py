@@ -16,7 +16,7 @@ from znni.network.network import Network
 from znni.network.node import INPUT, Node
 
 
-def test_a_plan_of_an_exact_network_names_the_input_that_it_is_for() -> None:
+def test_a_plan_of_a_tiled_network_names_the_input_that_it_is_for() -> None:
     ones = Vec3(1, 1, 1)
     layer = Conv("conv", 1, 2, Vec3(3, 3, 3), "relu", padding=Padding(ones, ones))
     network = Network("padded", 1, (Node(layer, (INPUT,)),), "conv")

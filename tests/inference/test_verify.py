@@ -109,7 +109,7 @@ layers:
 """
 
 
-def test_the_work_of_an_exact_network_is_counted() -> None:
+def test_the_work_of_a_tiled_network_is_counted() -> None:
     Path("net.yaml").write_text(UNET)
     network = znni.load_network("net.yaml")
     job = make_job(network, Vec3(20, 20, 20), "valid", "reflect", None)

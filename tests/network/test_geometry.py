@@ -1,4 +1,4 @@
-"""The geometry of exact networks: the samples of every value in blocks of the whole volume."""
+"""The geometry of tiled networks: the samples of every value in blocks of the whole volume."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_blocks_of_any_size_give_the_whole_volume(
     patch = network.alignment * periods
     if flat:  # an axis that is not cut
         patch = patch._replace(y=max(patch.y, network.whole.y))
-    expected = reference.exact(network, weights, x)
+    expected = reference.output_at_once(network, weights, x)
     found = computed_in_blocks(network, weights, x, patch)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 

@@ -142,7 +142,7 @@ def test_averages_alone_slide_by_fragments(tmp_path: Path, monkeypatch: pytest.M
         ],
     )
     network, nodes = load_network(path), strided_nodes(monkeypatch, path)
-    assert not network.is_exact
+    assert not network.is_tiled
     weights, view = znni.random_weights(network, 1), network.field_of_view
     size = Vec3(3, 4, 7)
     x = np.random.default_rng(2).standard_normal((1, *(view + size - 1)), np.float32)

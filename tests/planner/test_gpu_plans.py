@@ -265,7 +265,7 @@ def test_auto_is_no_slower_than_one_device_if_prices_run_out(
 
 
 def test_tables_of_blocks_in_locked_memory_are_told() -> None:
-    """Blocks of an exact network are locked, unless other processes compute them."""
+    """Blocks of a tiled network are locked, unless other processes compute them."""
     layer = Conv("layer", 1, 1, Vec3.of(3), "relu", padding=Padding(Vec3.of(1), Vec3.of(1)))
     exact = over(Network("exact", 1, (Node(layer, (INPUT,)),), "layer"), Vec3.of(100))
     patch = Vec3.of(64)

@@ -224,7 +224,7 @@ def adding(activation: Activation) -> Any:
 def test_patches_are_the_reference_in_the_memory_promised(on_host: int) -> None:
     plan, weights = using(on_host), random_weights(NETWORK, 7)
     volume = random_volume(NETWORK, OUTPUT, 3)
-    expected = reference.dense(NETWORK, weights, volume)
+    expected = reference.sliding_output(NETWORK, weights, volume)
     locked = CUPY.cuda.runtime.locked
     before = set(locked)  # by what earlier tests made, until that is collected
     with fake_gpu(), mock.patch.object(cuda_lanes, "_adding", adding):

@@ -1,4 +1,4 @@
-"""Bounds on memory: which poolings of a dense network make one fragment at a time."""
+"""Bounds on memory: which poolings of a sliding network make one fragment at a time."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from planner import device_search
 from planner.bare_steps import sample_steps
 from planner.bounds import packed_layers
 from planner.cost_model import BUILT_IN
-from planner.exact_segments import exact_segment, exact_segments
+from planner.tiled_segments import tiled_segment, tiled_segments
 from planner.partition_bounds import PartitionBounds
 from planner.search import Search
 from planner.step_options import StepOptions
@@ -112,7 +112,7 @@ def all_segments(plan: Plan, options: StepOptions, patch: Vec3, parts: int) -> l
     """The segments of a plan's network, of which one is fastest."""
     network, storage = plan.network, block_storage(plan.network, patch)
     every = fusions(network).values()
-    found = exact_segments(
+    found = tiled_segments(
         network.nodes, storage, every, options, "gpu", parts=parts, fusible_packed=every
     )
     return list(found)
@@ -186,9 +186,9 @@ def test_the_layers_of_windows_are_searched_once_for_all_patches(
 
     def counted(*given: Any, **named: Any) -> Iterator[Segment]:
         calls.append(1)
-        return exact_segments(*given, **named)
+        return tiled_segments(*given, **named)
 
-    monkeypatch.setattr("planner.device_search.exact_segments", counted)
+    monkeypatch.setattr("planner.device_search.tiled_segments", counted)
     again = searched(search.given, primitives(there), there, volume).computing(1)
     assert again.fastest()[0].seconds == plan.seconds
     assert len(calls) <= 2  # and once more for batches in pieces
@@ -245,7 +245,7 @@ def test_the_choice_of_packed_sums_is_the_fastest_of_all() -> None:
     packed = packed_steps(plan.network, storage, options)
     seconds = []
     for some in chain.from_iterable(combinations(sums, count) for count in range(3)):
-        segment = exact_segment(with_fusions(packed, some), "gpu")
+        segment = tiled_segment(with_fusions(packed, some), "gpu")
         assert follow_rules(segment.steps, plan.network.nodes, storage)
         seconds.append(sum(seconds_of(step, known.values()) for step in segment.steps))
     assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
@@ -300,7 +300,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
                 rewrite = rule.rewrite(steps, norm)
                 assert rewrite
                 steps = steps.after(rewrite)
-        segment = exact_segment(steps, "gpu")
+        segment = tiled_segment(steps, "gpu")
         assert follow_rules(segment.steps, plan.network.nodes, storage)
         each = [seconds_of(step, known.values()) for step in segment.steps]
         for step, least in zip(segment.steps, each, strict=True):
@@ -315,7 +315,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
         {"norm2": {"leaves": True}, "last": {"norm": names[1].layer}},
     ):
         alone = {name: with_fields(packed, name, values) for name, values in changed.items()}
-        wrong = exact_segment(packed.after(Rewrite(alone)), "gpu")
+        wrong = tiled_segment(packed.after(Rewrite(alone)), "gpu")
         assert not follow_rules(wrong.steps, plan.network.nodes, storage)
     assert Plan.from_json(plan.to_json()) == plan
 
@@ -341,9 +341,9 @@ def test_the_order_of_segments_costs_no_prices(monkeypatch: pytest.MonkeyPatch) 
     for step in (1, -1):
 
         def ordered(*given: Any, step: int = step, **named: Any) -> list[Segment]:
-            return list(exact_segments(*given, **named))[::step]
+            return list(tiled_segments(*given, **named))[::step]
 
-        monkeypatch.setattr(device_search, "exact_segments", ordered)
+        monkeypatch.setattr(device_search, "tiled_segments", ordered)
         search = searched(network, known, there, patch)
         found.append((search.fastest_for(patch), search.calls))
     assert found[0] == found[1]

@@ -1,4 +1,4 @@
-"""Storages of blocks: each value is unspoilt in memory when a step of an exact network reads it."""
+"""Storages of blocks: each value is unspoilt in memory when a step of a tiled network reads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from planner.exact_segments import exact_segment
+from planner.tiled_segments import tiled_segment
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import block_geometry, over, whole_input
 from znni.network.layers import Activation, Add, Affine, Concat, Conv, Padding
@@ -77,7 +77,7 @@ def steps_of(
     found = BlockSteps.layer_by_layer(network.nodes, storage)
     if fused:
         found = with_fusions(found, fusions(network).values())
-    for step in exact_segment(found).steps:
+    for step in tiled_segment(found).steps:
         memory = Memory.beside(step.shape_in.nbytes + step.shape_out.nbytes, workspace)
         yield replace(step, cost=Cost(1, 1, memory, 1))
 
@@ -182,7 +182,7 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
     tags = tags_of(network, storage, start)
     steps = tuple(steps_of(network, storage, workspace, fused=fused))
     shape = storage.storages[INPUT].shape
-    segment = Segment("cpu", storage.items, steps, is_exact=True)
+    segment = Segment("cpu", storage.items, steps, is_tiled=True)
     placed = DevicePart((segment,), shape, storage=storage).placed(alignment=4)
     arena = np.full(placed.size // 4, SPOILT, np.int64)
     nodes = {node.name: node for node in network.nodes}

@@ -37,7 +37,7 @@ from znni.plans.micro_batches import (
 )
 from znni.plans.plan import Plan
 from znni.plans.primitive import Primitive, convolved, fragmented
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 
 CONV_OF_ONE = Conv("conv1", 1, 2, Vec3(2, 2, 2), "relu")
 CONV_OF_FRAGMENTS = Conv("conv2", 2, 1, Vec3(3, 3, 3), "identity")
@@ -133,7 +133,7 @@ def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -
         faster += divided.seconds < whole.seconds
         if divided.patch == output and isinstance(divided.segments[-1].steps[-1].primitive, InTurn):
             y = PatchRunner(Plan.from_json(divided.to_json()), catalogue, weights)(volume)
-            np.testing.assert_allclose(y, dense(POOLED, weights, volume), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(y, sliding_output(POOLED, weights, volume), rtol=1e-4, atol=1e-5)
     assert faster > 3
 
 

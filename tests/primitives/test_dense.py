@@ -14,7 +14,7 @@ import znni
 from znni.core.shapes import Vec3
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 
 CHAINS = [
     chain(("conv", 3), ("pool", 2), ("conv", 3), ("pool", 2), ("conv", 2), features=5),
@@ -36,7 +36,7 @@ def test_any_network_equals_single_windows(
 ) -> None:
     volume, weights = random_volume(network, Vec3(*output), seed), random_weights(network, seed)
     found = znni.Inferer(network, weights, threads=2, ram=2**31)(volume)
-    expected = dense(network, weights, scaled(network, volume))
+    expected = sliding_output(network, weights, scaled(network, volume))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

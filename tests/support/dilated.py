@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def dense_dilated(
     network: Network, weights: Weights, x: NDArray[np.floating]
 ) -> NDArray[np.floating]:
-    """Return the network's output at every position of (f, z, y, x), as ``reference.dense`` does.
+    """Return the network's output at every position of (f, z, y, x).
+
+    ``reference.sliding_output`` returns the same.
 
     Args:
         network: a network of any kernels, windows and activations.

@@ -1,4 +1,4 @@
-"""Plans of exact networks for the emulated GPU."""
+"""Plans of tiled networks for the emulated GPU."""
 
 from __future__ import annotations
 

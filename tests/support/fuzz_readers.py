@@ -19,7 +19,7 @@ from znni.core.shapes import Vec3
 from znni.network.network_file import load_network
 from znni.network.node import INPUT
 from znni.network.weights import ConvWeights, Weights, load_weights
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 
 SEEN = (..., *(slice(extent) for extent in SIZE))  # also for a volume that claims to be larger
 
@@ -35,7 +35,7 @@ def gives(values: NDArray[Any], weights: Weights | None = None, out: str = "out.
     network = load_network("tiny.yaml")
     with np.errstate(all="ignore"):
         used = weights or load_weights("tiny.npz", network)
-        wanted = dense(network, used, scaled(values)).astype(np.float32)
+        wanted = sliding_output(network, used, scaled(values)).astype(np.float32)
     found = read_output(out)
     return found.shape == wanted.shape and bool(
         np.allclose(found, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Random legal graphs of exact networks: residual blocks, skips, joins, and ways down and up."""
+"""Random legal graphs of tiled networks: residual blocks, skips, joins, and ways down and up."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ class Graph:
 def graphs(
     draw: st.DrawFn, depth: int = 2, most_maps: int = 20, strides: tuple[int, ...] = (1, 2, 3)
 ) -> Network:
-    """Exact networks of up to some levels of resolution.
+    """Tiled networks of up to some levels of resolution.
 
     Args:
         draw: given by hypothesis.
@@ -281,7 +281,7 @@ def graphs(
     nodes = tuple(graph.nodes)
     try:
         network = Network("random", graph.maps[INPUT], nodes, nodes[-1].name, InputScaling())
-        assume(network.is_exact)
+        assume(network.is_tiled)
         context(network)
     except InvalidInput:  # poolings of different branches may suit no extents
         assume(False)

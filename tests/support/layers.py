@@ -53,7 +53,7 @@ PAIR = (
     CONVOLUTION[1],
 )
 
-# Layers of exact networks, with the shapes of all their inputs together.
+# Layers of tiled networks, with the shapes of all their inputs together.
 SIZE = Vec3(7, 8, 9)
 TWO = Vec3(2, 2, 2)
 PADDED = Padding(Vec3(1, 0, 1))

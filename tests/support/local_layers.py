@@ -1,4 +1,4 @@
-"""Random layers of exact networks, as primitives get them, with inputs of any memory layout."""
+"""Random layers of tiled networks, as primitives get them, with inputs of any memory layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPU primitives of exact networks' layers, compared with the reference."""
+"""GPU primitives of tiled networks' layers, compared with the reference."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ MODULES = (
     window_pooling,
 )  # fmt: skip
 
-# Those whose outputs may have gaps in exact networks, though dense networks have them too.
+# Those whose outputs may have gaps in tiled networks, though sliding networks have them too.
 DENSE = (direct, direct_tensor, max_pooling)
 
 
 def primitives(device: Device, modules: tuple[Any, ...] = MODULES) -> list[Primitive]:
-    """Those of layers that only exact networks have, or of other modules."""
+    """Those of layers that only tiled networks have, or of other modules."""
     return [primitive for module in modules for primitive in module.primitives(device)]
 
 

@@ -1,4 +1,4 @@
-"""Random exact networks of layers that take packed values, and some that do not."""
+"""Random tiled networks of layers that take packed values, and some that do not."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def operations_by(
     known = filter_by_class(primitives(lambda it: "packed" in it), accuracy)
     volume = np.random.default_rng(0).standard_normal((1, 4, 8, 12), np.float32)
     size = Vec3(*volume.shape[1:])
-    with mock.patch("planner.exact_segments.RULES", tuple(rules)):
+    with mock.patch("planner.tiled_segments.RULES", tuple(rules)):
         plan = plan_for(network, size, size, known, "valid")
     weights = random_weights(network, 7)
     with emulated_gpu(ORDERS[1]):

@@ -44,7 +44,7 @@ class RandomJob:
     """A run to be made.
 
     Attributes:
-        network: an exact network.
+        network: a tiled network.
         size: extents of the volume.
         border: as for ``infer``.
         pad: as for ``infer``.

@@ -42,7 +42,7 @@ from znni.network.geometry import context, whole_sizes
 from znni.network.layers import Conv, ConvTranspose
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
-from znni.primitives.reference import Float64, exact
+from znni.primitives.reference import Float64, output_at_once
 from znni.volumes.array import ArrayVolume
 
 LARGEST_ERROR = 1e-5  # relative to the output's largest value
@@ -179,7 +179,7 @@ def whole_output(drawn: RandomJob, x: Float32, *, with_torch: bool) -> Float64:
             graph = TorchGraph(network, weights, torch.float64, by_taps=True)
             made: Float64 = graph(torch.from_numpy(seen).double()[None])[0].numpy()
     else:
-        made = exact(network, weights, seen)
+        made = output_at_once(network, weights, seen)
     return made[:, *Box(job.first, job.first + job.output).slices]
 
 
@@ -296,7 +296,7 @@ def main() -> None:
         number += 1
         if given_.only is not None:
             break
-    oracle = "PyTorch, float64" if with_torch else "znni.primitives.reference.exact"
+    oracle = "PyTorch, float64" if with_torch else "znni.primitives.reference.output_at_once"
     record = {
         **about,
         "oracle": oracle,

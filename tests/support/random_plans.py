@@ -34,7 +34,7 @@ from znni.plans.rewrites.fusions import fusions
 from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
 from znni.plans.swept import swept_for
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")
@@ -147,5 +147,5 @@ def assert_dense(network: Network, plan: Plan) -> None:
     generator = np.random.default_rng(0)
     extents = plan.output + network.field_of_view - 1
     volume = generator.random((1, *extents), dtype=np.float32)
-    expected = dense(network, random_weights(network, 7), volume)
+    expected = sliding_output(network, random_weights(network, 7), volume)
     np.testing.assert_allclose(run_plan(network, plan, volume), expected, rtol=1e-4, atol=1e-5)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights, random_weights
-from znni.primitives.reference import dense
+from znni.primitives.reference import sliding_output
 
 TOLERANCE = 1e-5
 
@@ -31,7 +31,7 @@ def expected(volume: NDArray[Any], seed: int | None = None) -> NDArray[np.float6
     network = load_network("tiny.yaml")
     weights = parts()[1] if seed is None else random_weights(network, seed)
     maps = volume.reshape(-1, *volume.shape[-3:])
-    return dense(network, weights, maps * network.scaling.scale + network.scaling.offset)
+    return sliding_output(network, weights, maps * network.scaling.scale + network.scaling.offset)
 
 
 def whole() -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import Float32, random_weights
 from znni.network.window import Window
-from znni.primitives.reference import Float64, exact
+from znni.primitives.reference import Float64, output_at_once
 from znni.volumes.array import ArrayVolume
 
 NET = """\
@@ -72,7 +72,7 @@ def blended(net: Network, x: Float32, border: Border = "valid", pad: Pad | None 
         at = box.shifted(Vec3(0, 0, 0) - around.start).slices
         for axes in window.flips:
             flipped = tuple(axis + 1 for axis in axes)
-            made = exact(net, weights, np.flip(seen, flipped))
+            made = output_at_once(net, weights, np.flip(seen, flipped))
             sums[:, *at] += np.flip(made, flipped) * counts
             total[at] += counts
     inside = Box(Vec3(0, 0, 0), opened.size).shifted(Vec3(0, 0, 0) - around.start)

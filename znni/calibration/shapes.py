@@ -167,7 +167,7 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
 
 
 def random_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]]:
-    """Yield layers of dense networks on images of all sizes between two mean extents, endlessly."""
+    """Yield layers of sliding networks endlessly, on images between two mean extents."""
 
     def extents_of(images: int) -> Vec3:
         return random_extents(random, extents, images)
@@ -187,7 +187,7 @@ def random_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call
 
 
 def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]]:
-    """Yield layers that only exact networks have, on one image each, endlessly."""
+    """Yield layers that only tiled networks have, on one image each, endlessly."""
     while True:
         size = random_extents(random, extents, 1)
         kernel, factor = Vec3.of(random.choice(STRIDED_KERNELS)), random.choice(WINDOWS[:3])

@@ -1,4 +1,17 @@
 """Marks of dataclass fields, for the files of plans."""
 
+from dataclasses import Field
+from typing import Any
+
 # A file has such a field only if it differs from its default.
 UNLESS_DEFAULT = {"unless default": True}
+
+
+def alias(key: str) -> dict[str, str]:
+    """Return the mark of a field that has another name in files. pydantic reads it by this name."""
+    return {"alias": key}
+
+
+def key_in_files(field: Field[Any]) -> str:
+    """Return the name that a field has in files."""
+    return str(field.metadata.get("alias", field.name))

@@ -32,7 +32,7 @@ class Block(NamedTuple):
     Attributes:
         tile: its place in the job.
         values: what the network sees (f, z, y, x); later what the last stage made of it.
-        start: the voxel of an exact network's whole output at which the block begins. If there are
+        start: the voxel of a tiled network's whole output at which the block begins. If there are
             windows, the voxel of the volume at which the values begin.
         scaling: the scaling that stored values still need; None: none.
         written: the voxels of the output that the block writes, if there are windows.

@@ -22,7 +22,7 @@ from znni.engine.tiles import ZERO, Allocate, Job, Tile, allocate_new
 from znni.network.geometry import input_box, planes_before, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
-from znni.primitives.reference import activation, exact
+from znni.primitives.reference import activation, output_at_once
 
 # Outputs of constant input that are kept.
 MOST_CONSTANTS = 256
@@ -168,14 +168,14 @@ class Blocks:
         """
         values = constant_input(seen, scaling)
         if values is None or self._sees_zeros(tile):
-            start = tile.computed.start + self._job.first if self._network.is_exact else ZERO
+            start = tile.computed.start + self._job.first if self._network.is_tiled else ZERO
             return Block(tile, seen, start, scaling)
         with self._noting:
             self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
             return Block(tile, self._of_constant(values), form="repeated")
 
     def _sees_zeros(self, tile: Tile) -> bool:
-        """Return whether a tile of an exact network depends on padding, of input or layers."""
+        """Return whether a tile of a tiled network depends on padding, of input or layers."""
         job, network = self._job, self._network
         if job.whole is None:
             return False
@@ -267,12 +267,12 @@ def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
     """Return the output of a network whose whole input has the same values (f,) at each voxel.
 
     Returns:
-        the output (f', z, y, x) of one voxel. For an exact network whose output varies with the
+        the output (f', z, y, x) of one voxel. For a tiled network whose output varies with the
         phase of its lattices, it is that of one aligned block.
     """
     x = np.broadcast_to(values[:, None, None, None], (len(values), *network.alignment))
-    if network.is_exact:
-        y = exact(network, weights, x, beyond="wrap").astype(np.float32)
+    if network.is_tiled:
+        y = output_at_once(network, weights, x, beyond="wrap").astype(np.float32)
         return y[:, :1, :1, :1] if is_constant(y) else y
     maps = values.astype(np.float64)
     for conv in network.convolutions:

@@ -39,8 +39,8 @@ class Fragments(NamedTuple):
 
     Attributes:
         values: the values (n, f, z, y, x).
-        at: the position of each fragment's first voxel in the patch's dense output. A block of an
-            exact network has its position in the whole output.
+        at: the position of each fragment's first voxel in the patch's dense output. A block of a
+            tiled network has its position in the whole output.
         stride: the distance between neighbouring voxels of a fragment in that output.
         scaling: the scaling that stored values still need; None: they are what the network sees.
     """
@@ -227,8 +227,8 @@ class Executor:
         Args:
             level: the number of the loop.
             x: its input.
-            start: where a block of an exact network begins in the whole output. For a dense network
-                it is the position of a fragment, which makes no difference.
+            start: where a block of a tiled network begins in the whole output. For a sliding
+                network it is the position of a fragment, which makes no difference.
             target: as for ``__call__``.
         """
         edges, number = self._edges(start)

@@ -40,9 +40,9 @@ class Job:
         center: the input voxel that the first output voxel stands for: the middle of its field
             of view, or the lower of the two middles if its extent is even.
         pad: what the network sees beyond the volume's edges.
-        whole: the extents of an exact network's input, from voxel ``origin`` on. Beyond them it
-            sees zeros, whatever ``pad`` is. None: the network is dense.
-        first: the first wanted voxel of an exact network's whole output.
+        whole: the extents of a tiled network's input, from voxel ``origin`` on. Beyond them it
+            sees zeros, whatever ``pad`` is. None: the network slides.
+        first: the first wanted voxel of a tiled network's whole output.
         alignment: the voxels at whose multiples blocks of the whole output begin.
     """
 
@@ -137,7 +137,7 @@ def make_job(
             )
         return Job(volume, wanted.start, wanted.size, wanted.start, beyond or "constant")
     pad = pad or "reflect"
-    lost = context(network) if network.is_exact else network.field_of_view - 1
+    lost = context(network) if network.is_tiled else network.field_of_view - 1
     view, before = lost + 1, lost // 2
     if border == "valid":
         if not view.within(volume):
@@ -149,7 +149,7 @@ def make_job(
     else:
         possible = Box(Vec3(0, 0, 0), volume)
     wanted = _wanted(roi, possible, border, volume)
-    if not network.is_exact:
+    if not network.is_tiled:
         return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)
     whole = whole_input(network, volume if border == "valid" else volume + lost)
     origin = possible.start - before
@@ -184,7 +184,7 @@ def _wanted(roi: Region | None, possible: Box, border: Border, volume: Vec3) -> 
 def for_job(network: Network, job: Job) -> Network:
     """Return the network for a job's volume.
 
-    An exact network then knows the extents of its input, and its windows where they lie.
+    A tiled network then knows the extents of its input, and its windows where they lie.
     """
     if network.window:
         placed = replace(network, window=windows_over(network, job.volume))
@@ -282,7 +282,7 @@ def cover(
         output: extents of the output.
         patch: extents of a patch, a multiple of the alignment.
         part: the part to cover; None: all.
-        first: the first voxel of the output within the whole output of an exact network.
+        first: the first voxel of the output within the whole output of a tiled network.
         alignment: the voxels of the whole output at whose multiples patches begin.
         swept: whether each patch goes on from the one before along z.
     """

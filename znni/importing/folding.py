@@ -258,7 +258,7 @@ def _named(
         node.name: ", ".join(dict.fromkeys(made.origins))
         for node, made in zip(nodes, folded, strict=True)
     }
-    if network.is_exact:
+    if network.is_tiled:
         lost = context(network)  # raises an error if its layers do not fit together
         if network.window_layer and lost != ZERO:
             raise InvalidInput(

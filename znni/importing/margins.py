@@ -2,7 +2,7 @@
 
 A join crops its inputs to the centre, to the size of the smallest. A source may crop all inputs
 further, by the same number of samples. funlib does so, because neighbouring outputs then fit
-together. Blocks of an exact network fit without this crop, so the import leaves it out. The
+together. Blocks of a tiled network fit without this crop, so the import leaves it out. The
 imported network then has a margin around the join's value and around all later values.
 """
 

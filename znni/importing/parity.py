@@ -7,7 +7,7 @@ gives every P-th voxel of the dense output per axis, for strides of P in total. 
 the input, and on the input shifted by P - 1 voxels. Both outputs must agree with the dense output
 that znni computes.
 
-An exact network is evaluated once over the whole input: by the plain definition in float64 if that
+A tiled network is evaluated once over the whole input: by the plain definition in float64 if that
 takes seconds, and otherwise as it will run.
 """
 
@@ -33,14 +33,14 @@ from znni.network.layers import Affine, Conv, ConvTranspose, Normalize
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.network.window import Window
-from znni.primitives.reference import exact
+from znni.primitives.reference import output_at_once
 
 MOST_ERROR = 1e-4  # largest allowed difference, relative to the largest output
 SEED = 0
 TINY = float(np.finfo(np.float32).tiny)
 Compute: TypeAlias = "Callable[[Network, Weights, Float32], Float32]"
 COPIES = 3  # copies of a layer's input and output that a library may hold
-EXTENTS = (1, 12, 24, 36, 48)  # of inputs of exact networks, before they are made to suit
+EXTENTS = (1, 12, 24, 36, 48)  # of inputs of tiled networks, before they are made to suit
 MOST_SAMPLE_ERROR = 1e-3  # as in bioimage.io's own tests: other versions of libraries made them
 MOST_APART = 1e-3  # largest allowed share of values on the other side of a threshold
 EXACT_FLOPS = 1e10  # operations that the plain definition does in seconds
@@ -166,7 +166,7 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
 def _compared_whole(
     folded: Folded, original: Original, size: Vec3, compute: Compute
 ) -> Parity | str:
-    """Return how an exact network and its original differ on one whole input."""
+    """Return how a tiled network and its original differ on one whole input."""
     network = replace(folded.network, window=None, scaling=AS_STORED)
     x = _random(network, size)
     try:
@@ -186,8 +186,8 @@ def _computed(network: Network, weights: Weights, x: Float32, compute: Compute) 
     A network that is slid by fragments has no such definition that is quick.
     """
     size = Vec3(*x.shape[1:])
-    if network.is_exact and _work(network, size)[1] <= EXACT_FLOPS:
-        return exact(network, weights, x).astype(np.float32)
+    if network.is_tiled and _work(network, size)[1] <= EXACT_FLOPS:
+        return output_at_once(network, weights, x).astype(np.float32)
     if network.window_layer:
         network = with_window(network, Window(size, overlap=0, blend="constant"))
     return compute(network, weights, x)
@@ -195,7 +195,7 @@ def _computed(network: Network, weights: Weights, x: Float32, compute: Compute) 
 
 def _slides(folded: Folded) -> bool:
     """Return whether the network gives every voxel, and the original one of each stride."""
-    return not folded.network.is_exact or folded.stride != ONE
+    return not folded.network.is_tiled or folded.stride != ONE
 
 
 def _stride(folded: Folded) -> Vec3:
@@ -205,7 +205,7 @@ def _stride(folded: Folded) -> Vec3:
 
 def _view(network: Network) -> Vec3:
     """Return the field of view of a network that slides."""
-    return context(network) + 1 if network.is_exact else network.field_of_view
+    return context(network) + 1 if network.is_tiled else network.field_of_view
 
 
 def _random(network: Network, size: Vec3) -> Float32:
@@ -217,7 +217,7 @@ def _random(network: Network, size: Vec3) -> Float32:
 def _size(folded: Folded) -> Vec3:
     """Return the extents of an input to compare on.
 
-    An exact network gets the largest of several that both libraries compute in seconds, so that
+    A tiled network gets the largest of several that both libraries compute in seconds, so that
     some voxels are far from the edges. It gets the least if even that takes longer.
     """
     network = folded.network
@@ -288,14 +288,14 @@ def _obstacle(folded: Folded, original: Original, size: Vec3) -> str:
     view = _view(network) if _slides(folded) else ONE
     if not view.within(size):
         return f"it was exported for an input of {size}, less than its field of view of {view}"
-    if network.is_exact and whole_input(network, size) != size:
+    if network.is_tiled and whole_input(network, size) != size:
         return (
             f"it was exported for an input of {size}, which does not suit its poolings; export it "
             f"for one of {whole_input(network, size)}"
         )
     values, flops = _work(network, size)
     copies = COPIES
-    if network.is_exact and flops <= EXACT_FLOPS:  # in float64, with the samples around each sample
+    if network.is_tiled and flops <= EXACT_FLOPS:  # in float64, with the samples around each sample
         copies = COPIES * 2 * max(_samples_of_group(layer) for layer in network.convolutions)
     needed, allowed = 4 * copies * values, detect_host().host.memory
     if needed > allowed:

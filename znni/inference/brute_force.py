@@ -25,7 +25,7 @@ from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.network.weights import ConvWeights, Weights
 from znni.network.window import Window
-from znni.primitives.reference import activation, exact, local
+from znni.primitives.reference import activation, output_at_once, local
 
 Float64: TypeAlias = NDArray[np.float64]
 
@@ -63,7 +63,7 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
         if isinstance(layer, Pool):
             made = _pooled(given, layer)
         elif not isinstance(layer, Conv):
-            raise ValueError(f"network {network.name} is exact; use exact_at")
+            raise ValueError(f"network {network.name} is tiled; use tiled_at")
         else:
             made = _convolved(given, layer, weights[layer.name])
             if layer is network.convolutions[-1]:
@@ -80,7 +80,7 @@ def multiplications_at(network: Network, places: Sequence[Vec3]) -> int:
     """Return the multiplications to compute voxels one after another.
 
     Args:
-        network: a chain of layers, or a network for a volume: exact, or with windows over it.
+        network: a chain of layers, or a network for a volume: tiled, or with windows over it.
         places: the voxels of the volume in their order, which counts for windows. Without windows,
             all voxels take as long as one in the middle.
     """
@@ -132,7 +132,7 @@ def _multiplications_of_window(network: Network, window: Window) -> int:
 
 
 def _multiplications_in_boxes(network: Network, whole: Vec3) -> int:
-    """Return the multiplications for the voxel in the middle of an exact network's output."""
+    """Return the multiplications for the voxel in the middle of a tiled network's output."""
     sizes = whole_sizes(network, whole)
     boxes, reads = _needed(network, sizes, sizes[network.output] // 2)
     return sum(
@@ -150,13 +150,13 @@ def _multiplications(layer: Layer, made: Vec3, given: Vec3) -> int:
     return 0
 
 
-def exact_at(
+def tiled_at(
     network: Network, weights: Weights, seen: Callable[[Box], NDArray[np.floating]], at: Vec3
 ) -> AtVoxel:
-    """Compute one voxel of an exact network's output, from the samples that it depends on.
+    """Compute one voxel of a tiled network's output, from the samples that it depends on.
 
     Args:
-        network: an exact network for a volume.
+        network: a tiled network for a volume.
         weights: parameters of the network.
         seen: function that returns a box of the network's input (f, z, y, x), within its extents.
         at: the voxel of the whole output.
@@ -191,7 +191,7 @@ def _needed(
     """Return the box of each value that a voxel needs, and the boxes of inputs that nodes read.
 
     Args:
-        network: an exact network for a volume.
+        network: a tiled network for a volume.
         sizes: extents of its values, by name.
         at: the voxel of the whole output.
     """
@@ -268,7 +268,7 @@ class WindowsAt:
         seen = self._seen(Box(start, start + self._window.size))
         for axes in self._window.flips:
             flipped = tuple(axis + 1 for axis in axes)
-            made = exact(self._network, self._weights, np.flip(seen, flipped))
+            made = output_at_once(self._network, self._weights, np.flip(seen, flipped))
             self._kept[start].append(np.flip(made, flipped))
             self._computed_one()
         return self._kept[start]

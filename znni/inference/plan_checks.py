@@ -95,7 +95,7 @@ def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
         threads: number of worker threads; None if any number is fine.
 
     Raises:
-        InvalidInput: the plan is for another network, another input of an exact network, other
+        InvalidInput: the plan is for another network, another input of a tiled network, other
             windows, or another number of threads.
     """
     if replace(given.network, whole=network.whole) == network and given.network != network:

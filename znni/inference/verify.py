@@ -375,4 +375,4 @@ def _over(volume: Volume, origin: Origin) -> Network:
     network = origin.network
     if network.window:
         return replace(network, window=windows_over(network, volume.size))
-    return for_job(network, whole_job(volume, origin)) if network.is_exact else network
+    return for_job(network, whole_job(volume, origin)) if network.is_tiled else network

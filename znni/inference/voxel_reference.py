@@ -12,7 +12,7 @@ from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.brute_force import (
     AtVoxel,
     at_voxel,
-    exact_at,
+    tiled_at,
 )
 from znni.inference.provenance import Origin
 from znni.network.input_scaling import InputScaling
@@ -28,7 +28,7 @@ def whole_job(volume: Volume, origin: Origin) -> Job:
 def voxel_at(volume: Volume, origin: Origin, weights: Weights, at: Vec3) -> AtVoxel:
     """Compute one voxel of an output from its input."""
     voxel = at + Vec3(*origin.attributes.voxel_offset)
-    if not origin.network.is_exact:
+    if not origin.network.is_tiled:
         view = origin.network.field_of_view
         start = voxel - (view - 1) // 2
         return at_voxel(origin.network, weights, seen_in(volume, origin, Box(start, start + view)))
@@ -38,7 +38,7 @@ def voxel_at(volume: Volume, origin: Origin, weights: Weights, at: Vec3) -> AtVo
     def seen(box: Box) -> NDArray[np.float32]:
         return seen_in(volume, origin, box.shifted(job.origin))
 
-    return exact_at(network, weights, seen, voxel - job.center)
+    return tiled_at(network, weights, seen, voxel - job.center)
 
 
 def seen_in(volume: Volume, origin: Origin, box: Box) -> NDArray[np.float32]:

@@ -1,6 +1,6 @@
-"""Exact networks: the samples of every value, over the whole volume and in one block of it.
+"""Tiled networks: the samples of every value, over the whole volume and in one block of it.
 
-The output of an exact network is that of one evaluation over the whole volume. Every value is an
+The output of a tiled network is that of one evaluation over the whole volume. Every value is an
 array of samples, whose sizes follow from the volume's extents as in PyTorch. A block of output
 depends on a box of samples of every value. Where that box reaches beyond the value, it holds zeros.
 
@@ -67,7 +67,7 @@ def whole_sizes(network: Network, whole: Vec3) -> dict[str, Vec3]:
     """Return the samples per axis of every value over the whole volume.
 
     Args:
-        network: an exact network.
+        network: a tiled network.
         whole: the extents of its input.
     """
     sizes = {INPUT: whole}
@@ -151,7 +151,7 @@ def whole_input(network: Network, volume: Vec3) -> Vec3:
     """Return the least extents of an input that suits the network and holds a volume.
 
     Args:
-        network: an exact network.
+        network: a tiled network.
         volume: the extents to hold.
     """
     period, rest = network.alignment, phase(network)
@@ -163,7 +163,7 @@ def whole_input(network: Network, volume: Vec3) -> Vec3:
 
 
 def over(network: Network, whole: Vec3) -> Network:
-    """Return an exact network for an input of these extents, from ``whole_input``.
+    """Return a tiled network for an input of these extents, from ``whole_input``.
 
     Its nodes have the order in which blocks need the least memory.
     """
@@ -180,7 +180,7 @@ def with_window(network: Network, window: Window) -> Network:
     Raises:
         InvalidInput: the network cannot be computed in windows of this size.
     """
-    if not network.is_exact and network.total_pooling.volume > 1:
+    if not network.is_tiled and network.total_pooling.volume > 1:
         raise InvalidInput(
             f"network {network.name} slides over the volume and gives an output for every voxel, "
             f"so it needs no windows; leave them out"
@@ -224,10 +224,10 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
     For windows, these are the values of all windows that are computed at once.
 
     Args:
-        network: a dense network, or an exact one for a volume.
+        network: a sliding network, or a tiled one for a volume.
         patch: the output voxels of the patch, a multiple of the network's granularity.
     """
-    if not network.is_exact:
+    if not network.is_tiled:
         return network.shapes(patch)
     frames = block_geometry(network, patch).frames
     return {
@@ -241,7 +241,7 @@ def input_box(network: Network, patch: Vec3) -> Box:
 
     Its first output voxel is 0. In a sweep, some planes come before those that it depends on.
     """
-    if network.is_exact:
+    if network.is_tiled:
         return block_geometry(network, patch).frames[INPUT].stored
     before = Vec3(planes_before(network, patch), 0, 0)
     return Box(ZERO - before, patch + network.field_of_view - 1)
@@ -264,13 +264,13 @@ def extents_read(network: Network, patch: Vec3) -> Vec3:
 
 @lru_cache(maxsize=1024)
 def reach(network: Network, patch: Vec3) -> Box:
-    """Return the voxels on which an exact network's block would depend in an endless volume.
+    """Return the voxels on which a tiled network's block would depend in an endless volume.
 
     The first output voxel of the block is 0. Where these voxels lie beyond the input, the block
     sees zeros, in one layer or another.
 
     Args:
-        network: an exact network for a volume.
+        network: a tiled network for a volume.
         patch: the output voxels of the block.
     """
     whole = network.whole
@@ -285,7 +285,7 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
     """Return the samples of all values for a block of output.
 
     Args:
-        network: an exact network for a volume.
+        network: a tiled network for a volume.
         patch: the output voxels of the block. An axis as long as the whole output is not cut. If
             the network is computed in windows, the block is a window, whatever this is.
 
@@ -340,7 +340,7 @@ def _geometry_along(network: Network, axis: int, extent: int) -> BlockGeometry:
     """Return the geometry of a block of an extent along one axis, and of any extent along others.
 
     Args:
-        network: an exact network for a volume.
+        network: a tiled network for a volume.
         axis: the axis: 0, 1 or 2 for z, y or x.
         extent: the output voxels along it.
     """

@@ -28,7 +28,7 @@ __all__ = [
     "Conv",
     "ConvPair",
     "ConvTranspose",
-    "DenseLayer",
+    "SlidingLayer",
     "Elementwise",
     "Fused",
     "FusedOperation",
@@ -67,8 +67,8 @@ WholeWindow: TypeAlias = Normalize | GlobalPool | Model
 # Layers with weights.
 Weighted: TypeAlias = Conv | ConvTranspose | Affine | Normalize
 
-# Layers of which some can be slid over every voxel: the kinds of dense networks.
-DenseLayer: TypeAlias = Conv | Pool
+# The kinds of layers of sliding networks. Those that are dense can be slid over every voxel.
+SlidingLayer: TypeAlias = Conv | Pool
 
 Layer: TypeAlias = (
     Conv

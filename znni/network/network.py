@@ -23,7 +23,7 @@ from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layers import (
     Activation,
     Conv,
-    DenseLayer,
+    SlidingLayer,
     Elementwise,
     Layer,
     Model,
@@ -47,7 +47,7 @@ class Network:
         output: the name of the node whose value is the network's output.
         scaling: the scaling of the input.
         weights: the weights file that the network file names, if it names one.
-        whole: the extents of an exact network's input over the whole volume. They are None until
+        whole: the extents of a tiled network's input over the whole volume. They are None until
             the volume is known.
         labels: the name and the label of each output map, if the network file has them.
         has_regions: whether the maps are of regions, which may overlap. The label of a voxel is
@@ -156,7 +156,7 @@ class Network:
         return tuple(node.layer for node in self.nodes)
 
     @cached_property
-    def is_exact(self) -> bool:
+    def is_tiled(self) -> bool:
         """True if the output is that of one evaluation over the whole volume, or over each window.
 
         Otherwise the network is slid over the volume, and gives its output for every voxel.
@@ -205,22 +205,22 @@ class Network:
         return next(found, None)
 
     @cached_property
-    def dense_layers(self) -> tuple[DenseLayer, ...]:
-        """The layers of a dense network, in the order of the nodes.
+    def sliding_layers(self) -> tuple[SlidingLayer, ...]:
+        """The layers of a sliding network, in the order of the nodes.
 
         Raises:
-            ValueError: the network is exact.
+            ValueError: the network is tiled.
         """
-        found = tuple(layer for layer in self.layers if isinstance(layer, DenseLayer))
-        if self.is_exact:
-            raise ValueError(f"network {self.name} is exact; its layers cannot be slid")
+        found = tuple(layer for layer in self.layers if isinstance(layer, SlidingLayer))
+        if self.is_tiled:
+            raise ValueError(f"network {self.name} is tiled; its layers cannot be slid")
         return found
 
     @cached_property
     def operations(self) -> dict[str, tuple[Layer, int]]:
         """The operation of each node, and the number of maps that it takes, by name.
 
-        An exact network's layers find their zeros stored with their input, so they pad nothing.
+        A tiled network's layers find their zeros stored with their input, so they pad nothing.
         """
         return {
             node.name: (node.layer.local, sum(self.maps[name] for name in node.inputs))
@@ -305,7 +305,7 @@ class Network:
     @cached_property
     def alignment(self) -> Vec3:
         """The voxels at whose multiples blocks may begin, so that all lattices keep their phase."""
-        if not self.is_exact:
+        if not self.is_tiled:
             return Vec3(1, 1, 1)
         return Vec3(*(lcm(*axis) for axis in zip(*self.strides.values(), strict=True)))
 
@@ -314,7 +314,7 @@ class Network:
         """The voxels of which the extents of a patch are multiples."""
         if self.window:
             return self.window.granularity
-        return self.alignment if self.is_exact else self.total_pooling
+        return self.alignment if self.is_tiled else self.total_pooling
 
     def regions(self, output: Vec3) -> dict[str, Box]:
         """Return the voxels at which each value must be known for a block of dense output.
@@ -329,7 +329,7 @@ class Network:
         regions = {self.output: Box(Vec3(0, 0, 0), output)}
         for node in reversed(self.nodes):
             if not isinstance(node.layer, Conv | Pool):
-                raise ValueError(f"network {self.name} is exact; use block_geometry")
+                raise ValueError(f"network {self.name} is tiled; use block_geometry")
             for name in node.inputs:
                 needed = node.layer.needs(regions[node.name], self.strides[name])
                 known = regions.get(name)
@@ -375,6 +375,6 @@ class Network:
             return str(self.window)
         if self.window_layer:
             return f"computed in windows of multiples of {self.alignment}, whose size is not given"
-        if self.is_exact:
+        if self.is_tiled:
             return f"computed over the whole volume in blocks of multiples of {self.alignment}"
         return f"field of view {self.field_of_view}, total pooling {self.total_pooling}"

@@ -226,7 +226,7 @@ def network_of(file: YamlFile) -> Network:
             has_regions=entries.regions,
             case=rules,
         )
-        if network.is_exact:
+        if network.is_tiled:
             context(network)  # raises an error if its layers do not fit together
     if window := entries.window:
         resampled = window.resampled.resampling if window.resampled else None

@@ -1,4 +1,4 @@
-"""Layout of an exact network's arrays on a device: their bytes, and the gaps between rows.
+"""Layout of a tiled network's arrays on a device: their bytes, and the gaps between rows.
 
 On a GPU a row begins at a sector, because sectors that are written in part take much longer.
 """

@@ -1,4 +1,4 @@
-"""Storages of an exact network's block: the arrays in which its values lie.
+"""Storages of a tiled network's block: the arrays in which its values lie.
 
 Joins need no copies. A value that is concatenated is made where the whole lies. A value that only
 one later layer takes, voxel by voxel, gives its memory to that layer's output. If a fusion may have
@@ -156,15 +156,15 @@ class BlockStorage:
 
 
 def storage_for(network: Network, patch: Vec3) -> BlockStorage | None:
-    """Return the storages of a block of an exact network, or None for a dense network."""
-    return block_storage(network, patch) if network.is_exact else None
+    """Return the storages of a block of a tiled network, or None for a sliding network."""
+    return block_storage(network, patch) if network.is_tiled else None
 
 
 def block_storage(network: Network, patch: Vec3) -> BlockStorage:
     """Return the storages of a block, or of the windows that are computed at once.
 
     Args:
-        network: an exact network for a volume.
+        network: a tiled network for a volume.
         patch: the output voxels of the block. Windows are the same whatever it is.
     """
     return _block_storage(network, block_extents(network, patch), network.together)

@@ -32,7 +32,7 @@ class DevicePart:
         input_shape: the shape of the tensor that they take for a patch. In a sweep on a GPU, it is
             what a pass takes.
         hands_on: whether they hand a tensor on to the next part.
-        storage: the arrays of a block, if the network is exact.
+        storage: the arrays of a block, if the network is tiled.
         swept: the planes of a sweep, if there is one.
     """
 
@@ -145,7 +145,7 @@ class DevicePart:
     def writes_in_place(self, step: Step) -> bool:
         """Return whether a step's output has its place before the step begins.
 
-        That is so in the tensor that is handed on, in the arrays of an exact network's block, and
+        That is so in the tensor that is handed on, in the arrays of a tiled network's block, and
         in a sweep.
         """
         if self.storage or self.swept:
@@ -197,7 +197,7 @@ class DevicePart:
         return step.shape_out._replace(z=step.shape_out.z + planes.get(step.gives, 0))
 
     def _uses_of_block(self, storage: BlockStorage, alignment: int, spare: int) -> ArrayUses:
-        """Return the arrays of an exact network's block, and their uses."""
+        """Return the arrays of a tiled network's block, and their uses."""
         packed = packed_storages(self.steps, storage)
         where = {name: location.storage for name, location in storage.locations.items()}
         sizes = {
@@ -240,7 +240,7 @@ def parts_of(
     Args:
         segments: the segments of all layers.
         patch_input: the shape of a patch's input.
-        storage: the arrays of a block, if the network is exact. All its segments are one part.
+        storage: the arrays of a block, if the network is tiled. All its segments are one part.
         swept: the planes of a sweep, if there is one. All its segments are one part.
     """
     if storage or swept:
@@ -276,7 +276,7 @@ def bytes_of(parts: Iterable[DevicePart], device: DeviceKind) -> tuple[int, int]
 def locks_blocks(network: Network) -> bool:
     """Return whether the blocks that a GPU takes are read into page-locked memory.
 
-    The layers of a dense network take long, so that ordinary memory costs nothing. Windows are
+    The layers of a sliding network take long, so that ordinary memory costs nothing. Windows are
     copied out of a block into page-locked memory of their own.
     """
-    return network.is_exact and network.window is None
+    return network.is_tiled and network.window is None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
-from znni.core.file_fields import UNLESS_DEFAULT
+from znni.core.file_fields import UNLESS_DEFAULT, key_in_files
 from znni.core.processors import (
     GPU,
     HOST,
@@ -267,7 +267,7 @@ class Plan:
                 if step.conv:
                     positions = step.conv.local_size(step.shape_in.size)
                     computed += n * step.shape_in.n * positions.volume * step.conv.parameters
-                    scale = self.network.strides[step.conv.name] if self.network.is_exact else ONE
+                    scale = self.network.strides[step.conv.name] if self.network.is_tiled else ONE
                     dense += step.conv.parameters / scale.volume
         if not computed:  # other libraries compute all layers
             return 0.0
@@ -332,8 +332,8 @@ def _is_of_its_network(plan: Plan) -> bool:
         wanted = tuple(node.layer.local for node in storage.steps_of(plan.network.nodes))
     if not all(segment.steps for segment in plan.segments) or layers != wanted:
         return False
-    exact = plan.network.is_exact
-    if (exact and plan.is_swept) or any(it.is_exact != exact for it in plan.segments):
+    tiled = plan.network.is_tiled
+    if (tiled and plan.is_swept) or any(it.is_tiled != tiled for it in plan.segments):
         return False
     return all(_takes_its_inputs(step, plan.network) for step in plan.steps)
 
@@ -382,7 +382,7 @@ def _plain(value: object) -> Any:
         case float():
             return value if isfinite(value) else None
         case _ if is_dataclass(value):
-            return {it.name: _of_field(value, it) for it in fields(value) if _is_told(value, it)}
+            return {key_in_files(it): _of_field(value, it) for it in fields(value) if _is_told(value, it)}
     return value
 
 

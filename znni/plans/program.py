@@ -1,8 +1,8 @@
 """The program of a device's part of a plan: operations in loops, and a place for each value.
 
 A segment becomes a loop. One pass takes some items of the input, and one offset for each plain
-pooling. It runs the loop's operations. The next loop then runs on their last result. A block of an
-exact network is a loop that runs once.
+pooling. It runs the loop's operations. The next loop then runs on their last result. A block of a
+tiled network is a loop that runs once.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ class Loop(NamedTuple):
     def crop(self, chosen: tuple[Vec3, ...]) -> Box | None:
         """Return the samples of its input that a pass takes.
 
-        None: the network is exact, and the view of each operation has a box.
+        None: the network is tiled, and the view of each operation has a box.
         """
-        if self.segment.is_exact:
+        if self.segment.is_tiled:
             return None
         start = self.segment.shift(chosen)
         return Box(start, start + self.segment.steps[0].shape_in.size)
@@ -151,9 +151,9 @@ class Loop(NamedTuple):
     def positions(self, given: Positions, chosen: tuple[Vec3, ...]) -> Positions:
         """Return the positions of the fragments that a pass makes of those that it takes.
 
-        A block of an exact network is a single fragment of its own output.
+        A block of a tiled network is a single fragment of its own output.
         """
-        if self.segment.is_exact:
+        if self.segment.is_tiled:
             return Positions((ZERO,), ONE)
         at, stride = given
         remaining = iter(chosen)
@@ -190,7 +190,7 @@ class Program:
         arrays: the arrays of the arena, by name.
         size: the bytes of the arena.
         output: the view of the last value, which may lie where its joined inputs were written.
-        storage: the arrays of a block, if the network is exact.
+        storage: the arrays of a block, if the network is tiled.
         strides: the voxels of the network's input between neighbouring samples of each value.
         swept: the planes of a sweep, if there is one.
         first_planes: the planes of the input that the first operation takes in a sweep.
@@ -211,7 +211,7 @@ class Program:
         return tuple(each for loop in self.loops for each in loop.operations)
 
     def edges(self, operation: Operation, start: Vec3) -> Edges | None:
-        """Return what an operation reads and makes of a block; None: the network is not exact.
+        """Return what an operation reads and makes of a block; None: the network is not tiled.
 
         Args:
             operation: the operation.
@@ -327,7 +327,7 @@ class _Views:
 
     Args:
         network: the network.
-        storage: the arrays of a block, if the network is exact. Else each value has its own array.
+        storage: the arrays of a block, if the network is tiled. Else each value has its own array.
     """
 
     def __init__(self, network: Network, storage: BlockStorage | None) -> None:
@@ -350,7 +350,7 @@ class _Views:
         return tuple(views)
 
     def new(self, step: Step, sweeps: tuple[Carried | None, int]) -> View:
-        """Return the view of what a step of a dense network writes, behind what is carried."""
+        """Return the view of what a step of a sliding network writes, behind what is carried."""
         view, (carried, _) = self.made(step.gives), sweeps
         if carried is None:
             return view

@@ -8,10 +8,11 @@ fragments are independent. So the deep, wide part of a network never needs to ho
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
+from znni.core.file_fields import alias
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Conv, Layer, Operation, Pool, layers_of
@@ -136,24 +137,24 @@ class Segment:
         device: ``cpu`` or ``gpu``.
         sub_batch: the items of the input batch taken at a time, a divisor of the batch.
         steps: the steps in order.
-        is_exact: whether it computes a block of an exact network. Its pools have one phase.
+        is_tiled: whether it computes a block of a tiled network. Its pools have one phase.
     """
 
     device: DeviceKind
     sub_batch: int
     steps: tuple[Step, ...]
-    is_exact: bool = False
+    is_tiled: bool = field(default=False, metadata=alias("is_exact"))
 
     @property
     def computation(self) -> Hashable:
         """The computation. It is equal for segments whose steps compute the same."""
         steps = tuple(step.computation for step in self.steps)
-        return self.device, self.sub_batch, steps, self.is_exact
+        return self.device, self.sub_batch, steps, self.is_tiled
 
     @cached_property
     def plain_windows(self) -> tuple[Vec3, ...]:
         """The windows of the pools that give one fragment per run."""
-        if self.is_exact:
+        if self.is_tiled:
             return ()
         return tuple(step.pool.window for step in self.steps if step.pool and step.pools_plainly)
 
@@ -166,7 +167,7 @@ class Segment:
         """Return where in its stored input the segment starts, for an offset of each plain pool."""
         start, stride, remaining = Vec3(0, 0, 0), Vec3(1, 1, 1), iter(chosen)
         for step in self.steps:
-            if step.pool and not self.is_exact:
+            if step.pool and not self.is_tiled:
                 if step.pools_plainly:
                     start += stride * next(remaining)
                 stride *= step.pool.window

@@ -1,4 +1,4 @@
-"""The rule by which values of an exact network share memory."""
+"""The rule by which values of a tiled network share memory."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Kept(NamedTuple):
 
 
 def planes_kept(layer: Layer) -> int:
-    """Return the planes of its input that a layer of a dense network keeps in a sweep."""
+    """Return the planes of its input that a layer of a sliding network keeps in a sweep."""
     return layer.reads(Box(Vec3(0, 0, 0), Vec3(1, 1, 1))).size.z - 1
 
 

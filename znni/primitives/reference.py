@@ -1,7 +1,7 @@
 """The definition of correct: plain float64 NumPy, one line of mathematics at a time.
 
 The code is slow by design. Tests compare every primitive with these functions. They compare the
-dense output of a whole network with ``dense``, which slides it over the volume window by window.
+dense output of a sliding network with ``sliding_output``, which takes one window after another.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def pooling_fragments(x: NDArray[np.floating], layer: Pool) -> Float64:
     return np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
 
 
-def dense(network: Network, weights: Weights, x: NDArray[np.floating]) -> Float64:
+def sliding_output(network: Network, weights: Weights, x: NDArray[np.floating]) -> Float64:
     """Return the network's output at every position of (f, z, y, x), one field of view each.
 
     The fields of view along x are a batch of images.
@@ -140,19 +140,19 @@ def _computed(layer: Layer, weights: Weights, x: NDArray[np.floating]) -> Float6
         return convolution(x, layer, weights[layer.name])
     if isinstance(layer, Pool):
         return pooling(x, layer)
-    raise ValueError(f"layer {layer.name} is of an exact network")
+    raise ValueError(f"layer {layer.name} is of a tiled network")
 
 
-def exact(
+def output_at_once(
     network: Network,
     weights: Weights,
     x: NDArray[np.floating],
     beyond: Literal["zeros", "wrap"] = "zeros",
 ) -> Float64:
-    """Return the output (f', z', y', x') of an exact network evaluated once on (f, z, y, x).
+    """Return the output (f', z', y', x') of a tiled network evaluated once on (f, z, y, x).
 
     Args:
-        network: an exact network.
+        network: a tiled network.
         weights: its weights.
         x: the whole input.
         beyond: what lies beyond every value: ``zeros``, as padding has it; or ``wrap``, the same
@@ -231,7 +231,7 @@ def local(
     given: Sequence[NDArray[np.floating]],
     inside: Box | None = None,
 ) -> Float64:
-    """Return what a primitive computes for a layer of an exact network (n, f', z', y', x').
+    """Return what a primitive computes for a layer of a tiled network (n, f', z', y', x').
 
     No layer pads: zeros around a value are stored with it. The output is what all of the input
     gives.
@@ -397,7 +397,7 @@ def _cropped(
         node: the join.
         given: its whole inputs (f, z, y, x).
         sizes: the whole sizes of the values. With ``wrap`` they are those of a large volume.
-        beyond: as for ``exact``.
+        beyond: as for ``output_at_once``.
     """
     made = node.layer.size_from(*(sizes[name] for name in node.inputs))
     starts = [(sizes[name] - made) // 2 for name in node.aligned]

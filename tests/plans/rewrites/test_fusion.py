@@ -18,7 +18,7 @@ from znni.network.node import INPUT, Node
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.rewrites.fusion import Fusion, takes_of
 from znni.plans.rewrites.fusions import fusions
-from znni.primitives.reference import Float64, _cropped, _whole, exact
+from znni.primitives.reference import Float64, _cropped, _whole, output_at_once
 
 
 def fused(network: Network, weights: Weights, x: Float32) -> Float64:
@@ -103,11 +103,11 @@ def with_linear_convolutions(network: Network) -> Network:
 @example(residual_chain(), Vec3(3, 4, 5))
 @example(wide_block(), Vec3(3, 4, 5))
 def test_fused_steps_give_what_single_layers_give(network: Network, output: Vec3) -> None:
-    if network.is_exact:
+    if network.is_tiled:
         size = whole_input(network, output)
         network = over(network, size)
     else:
         size = network.field_of_view + (output - 1) * network.total_pooling
     weights = random_weights(network, 7)
     x = np.random.default_rng(0).standard_normal((network.in_features, *size), np.float32)
-    np.testing.assert_array_equal(fused(network, weights, x), exact(network, weights, x))
+    np.testing.assert_array_equal(fused(network, weights, x), output_at_once(network, weights, x))

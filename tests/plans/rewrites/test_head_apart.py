@@ -17,7 +17,7 @@ from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.rewrites.head_apart import alike, original, with_head_apart
-from znni.primitives.reference import exact, local
+from znni.primitives.reference import output_at_once, local
 
 NET = """\
 name: classes
@@ -43,7 +43,7 @@ def test_heads_after_and_before_the_blend_give_the_same(shares: list[float], see
     drawn = np.random.default_rng(seed)
     windows = drawn.standard_normal((len(shares), 1, *WINDOW.size), np.float32)
     each, below = (
-        np.average([exact(it, weights, x) for x in windows], axis=0, weights=shares)
+        np.average([output_at_once(it, weights, x) for x in windows], axis=0, weights=shares)
         for it in (net, apart)
     )
     np.testing.assert_allclose(local(apart.head, weights, [below[None]])[0], each, atol=1e-12)

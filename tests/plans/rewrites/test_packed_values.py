@@ -10,7 +10,7 @@ from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.exact_segments import exact_segment
+from planner.tiled_segments import tiled_segment
 from znni.core.shapes import Shape5, Vec3
 from znni.network.geometry import over, whole_input
 from znni.network.layers import Concat, Conv, PackedLayer, Pool
@@ -102,7 +102,7 @@ def test_a_layer_that_reads_no_packed_values_keeps_those_around_it_from_that() -
 @pytest.mark.parametrize("parts", [1, 2])
 def test_packed_storages_take_two_bytes_for_each_part_and_have_no_gaps(parts: int) -> None:
     network, storage = unet()
-    segment = exact_segment(packed(network, storage, lambda *_: True, parts), "gpu")
+    segment = tiled_segment(packed(network, storage, lambda *_: True, parts), "gpu")
     holding = packed_storages(segment.steps, storage)
     for name, found in storage.storages.items():
         if name in holding:
@@ -133,7 +133,7 @@ def test_steps_of_any_network_agree(network: Network, volume: Vec3, data: st.Dat
         return operation.name not in unable
 
     steps = packed(network, storage, computes)
-    segment = exact_segment(steps, "gpu")
+    segment = tiled_segment(steps, "gpu")
     assert follow_rules(segment.steps, network.nodes, storage)
     assert not any(map(steps.packed, unable))
     for index, step in enumerate(segment.steps):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from random_plans import run
 
 from planner.cost_model import BUILT_IN
-from planner.exact_segments import exact_segment, exact_segments
+from planner.tiled_segments import tiled_segment, tiled_segments
 from planner.step_options import StepOptions
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES
@@ -33,7 +33,7 @@ from znni.plans.rewrites.block_steps import BlockSteps
 from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment
 from znni.primitives.catalogue import catalogue
-from znni.primitives.reference import exact
+from znni.primitives.reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
 SIZE = Vec3(14, 15, 17)
@@ -99,7 +99,7 @@ def test_blocks_give_what_one_evaluation_gives(
     job = make_job(plan.network, SIZE, "same", "constant", None)
     seen = seen_by(plan.network, job)
     x = read_input(given_volume, job, seen, network.scaling)
-    expected = exact(plan.network, weights, x)
+    expected = output_at_once(plan.network, weights, x)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
@@ -139,8 +139,8 @@ def test_the_choice_of_sums_is_the_fastest_of_all() -> None:
         return sum(options.whole(step, in_place=True)[0].seconds for step in segment.steps)
 
     choices = chain.from_iterable(combinations(sums, count) for count in range(4))
-    seconds = [seconds_of(exact_segment(with_fusions(alone, some))) for some in choices]
-    offered = exact_segments(plan.network.nodes, storage, sums, options)
+    seconds = [seconds_of(tiled_segment(with_fusions(alone, some))) for some in choices]
+    offered = tiled_segments(plan.network.nodes, storage, sums, options)
     fastest = min(offered, key=seconds_of)
     assert seconds_of(fastest) == pytest.approx(min(seconds))
     assert min(seconds) < min(seconds[0], seconds[-1])  # some sums are steps of their own

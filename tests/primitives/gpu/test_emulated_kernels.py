@@ -127,7 +127,7 @@ def test_an_output_is_written_into_a_view_alone(primitive: Primitive) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOCAL)
-def test_layers_of_exact_networks(name: str) -> None:
+def test_layers_of_tiled_networks(name: str) -> None:
     with emulated_gpu(next(orders)):
         check(random_case(*LOCAL[name]), device=EMULATED, modules=MODULES)
 

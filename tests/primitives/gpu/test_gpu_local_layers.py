@@ -1,4 +1,4 @@
-"""Layers of exact networks on a GPU: what primitives compute for a part of a volume."""
+"""Layers of tiled networks on a GPU: what primitives compute for a part of a volume."""
 
 from __future__ import annotations
 

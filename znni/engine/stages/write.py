@@ -102,7 +102,7 @@ class WriteModel(StageModel):
         """Return the bytes of a block that is written, and of its copies.
 
         HDF5 makes a copy of float32 values that are not contiguous. The output of a constant input
-        may vary with the phase of an exact network's lattices. Then it is repeated before it is
+        may vary with the phase of a tiled network's lattices. Then it is repeated before it is
         copied. Conversion counts the blocks of windows.
         """
         values, itemsize = run.network.out_features * each.voxels, run.itemsize_out

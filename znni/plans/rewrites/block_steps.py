@@ -1,4 +1,4 @@
-"""The operations of an exact network's block, and rewrites of some of them."""
+"""The operations of a tiled network's block, and rewrites of some of them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from znni.network.node import Node
 def fused(network: Network, first: Node, last: Node) -> ConvPair | None:
     """Return both layers as one operation, for a block."""
     match first.layer, last.layer:
-        case Conv() as conv, Conv() as after if network.is_exact:
+        case Conv() as conv, Conv() as after if network.is_tiled:
             if _is_of_one_tap(conv) and _is_of_one_tap(after):
                 return ConvPair(conv, after)
     return None

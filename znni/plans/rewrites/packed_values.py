@@ -1,4 +1,4 @@
-"""Packed values: which values of an exact network's block lie in float16 between the layers.
+"""Packed values: which values of a tiled network's block lie in float16 between the layers.
 
 A convolution reads and writes packed values or others. All other layers take and make the same
 kind. So values that such layers connect are packed together, or none of them is.

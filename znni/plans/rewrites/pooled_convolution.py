@@ -8,8 +8,8 @@ from znni.network.node import Node
 
 
 def fused(network: Network, first: Node, last: Node) -> PooledConv | None:
-    """Return both layers as one operation. In blocks of exact networks they are always two."""
+    """Return both layers as one operation. In blocks of tiled networks they are always two."""
     match first.layer, last.layer:
-        case Conv() as conv, Pool() as pool if not network.is_exact and pool.window.volume > 1:
+        case Conv() as conv, Pool() as pool if not network.is_tiled and pool.window.volume > 1:
             return PooledConv(conv, pool)
     return None

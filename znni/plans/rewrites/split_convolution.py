@@ -27,7 +27,7 @@ ONE, ZERO = Vec3(1, 1, 1), Vec3(0, 0, 0)
 
 
 def splittable(network: Network) -> tuple[SplitConv, ...]:
-    """Return the convolutions of an exact network for a volume that can be split.
+    """Return the convolutions of a tiled network for a volume that can be split.
 
     Such a convolution takes a value that is upsampled by repetition, perhaps joined to another one.
     It has no stride, dilation or groups. No other layer takes the upsampled or the joined value.

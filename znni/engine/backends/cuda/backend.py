@@ -3,7 +3,7 @@
 If a convolution or a pooling cannot write a view with gaps, it makes its output in the workspace,
 and the output is copied.
 
-The work of an exact network's block depends only on the place of its input, and on the part of it
+The work of a tiled network's block depends only on the place of its input, and on the part of it
 that lies outside the volume. So most blocks, and all windows, take one launch of recorded work. The
 operations of the first blocks are launched one by one, and only these are timed.
 """
@@ -31,7 +31,7 @@ from znni.plans.program import ArrayPlace, Operation, Program, View
 from znni.plans.segments import Step
 from znni.primitives.gpu.common.clearing import clear_outside, clearing_kernel
 
-# Bytes of each step for the alignment of the arrays in its workspace. Exact networks have few.
+# Bytes of each step for the alignment of the arrays in its workspace. Tiled networks have few.
 STEP_SPARE = 32 * ALIGNMENT
 
 # A function that copies some planes of an array to another one.
@@ -40,7 +40,7 @@ CopyPlanes: TypeAlias = Callable[[Any, Any], None]
 
 def spare_bytes(network: Network) -> int:
     """Return the bytes of each step for the alignment of the arrays in its workspace."""
-    return STEP_SPARE if network.is_exact else SPARE
+    return STEP_SPARE if network.is_tiled else SPARE
 
 
 class CudaBackend:

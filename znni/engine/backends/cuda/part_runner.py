@@ -3,9 +3,9 @@
 One stream computes patch after patch in one arena. Input and output have two places each. So the
 GPU computes one patch while the next input and the last output are copied.
 
-Tensors from the host's layers, outputs, and blocks of an exact network lie in page-locked memory.
-Blocks of a dense network lie in ordinary memory, because its layers take much longer than the copy.
-The driver copies them in pieces, at some gigabytes per second.
+Tensors from the host's layers, outputs, and blocks of a tiled network lie in page-locked memory.
+Blocks of a sliding network lie in ordinary memory, because its layers take much longer than the
+copy. The driver copies them in pieces, at some gigabytes per second.
 """
 
 from __future__ import annotations

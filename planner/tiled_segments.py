@@ -1,4 +1,4 @@
-"""Segments of an exact network's block: which steps are fused, packed, or add up maps."""
+"""Segments of a tiled network's block: which steps are fused, packed, or add up maps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from znni.plans.rewrites.step_rules import RULES
 from znni.plans.segments import Segment, Step
 
 
-def exact_segments(
+def tiled_segments(
     nodes: tuple[Node, ...],
     storage: BlockStorage,
     fusible: Collection[Fusion],
@@ -27,7 +27,7 @@ def exact_segments(
     parts: int = 0,
     fusible_packed: Collection[Fusion] = (),
 ) -> Iterator[Segment]:
-    """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
+    """Yield the segments of a tiled network's block that may be fastest, whose steps are bare.
 
     The layers of a fusion are one step or several, whatever the other steps are. In the first
     segment they are one step if that is faster. In the second all are one step, and in the third
@@ -52,16 +52,16 @@ def exact_segments(
     for steps in (fused(alone, fusible, options), every, alone):
         if steps not in found:
             found.append(steps)
-            yield exact_segment(steps, device)
+            yield tiled_segment(steps, device)
     if parts and (packed := packed_values(alone, options.prices.applies, parts)).made:
         steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
-        yield exact_segment(with_rules(steps, options), device)
+        yield tiled_segment(with_rules(steps, options), device)
 
 
-def exact_segment(steps: BlockSteps, device: DeviceKind = HOST) -> Segment:
-    """Return the segment of an exact network's block, whose steps are bare."""
+def tiled_segment(steps: BlockSteps, device: DeviceKind = HOST) -> Segment:
+    """Return the segment of a tiled network's block, whose steps are bare."""
     bare = tuple(_bare(steps, name) for name in steps.operations)
-    return Segment(device, steps.storage.items, bare, is_exact=True)
+    return Segment(device, steps.storage.items, bare, is_tiled=True)
 
 
 def _bare(steps: BlockSteps, name: str) -> Step:

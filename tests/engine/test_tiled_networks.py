@@ -1,4 +1,4 @@
-"""Runs of exact networks: blocks of any size, region and border give the whole volume's output."""
+"""Runs of tiled networks: blocks of any size, region and border give the whole volume's output."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
 from znni.primitives.catalogue import catalogue
-from znni.primitives.reference import Float64, exact
+from znni.primitives.reference import Float64, output_at_once
 from znni.volumes.array import ArrayVolume
 
 ONE = Vec3(1, 1, 1)
 
 
 class Case(NamedTuple):
-    """A run: a plan for an exact network, with a volume and the options of the job."""
+    """A run: a plan for a tiled network, with a volume and the options of the job."""
 
     network: Network
     volume: Float32
@@ -67,7 +67,7 @@ def whole_output(case: Case, border: Border, pad: Pad, roi: Box | None) -> Float
     volume, weights = ArrayVolume(case.volume), random_weights(case.network, 7)
     job = make_job(case.network, volume.size, border, pad, roi)
     x = read_input(volume, job, seen_by(case.network, job), case.network.scaling)
-    made = exact(case.network, weights, x)
+    made = output_at_once(case.network, weights, x)
     return made[:, *Box(job.first, job.first + job.output).slices]
 
 

@@ -1,4 +1,4 @@
-"""Exact networks on an emulated GPU: plans, engine and kernels give the reference."""
+"""Tiled networks on an emulated GPU: plans, engine and kernels give the reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from window_networks import NET, blended
 from planner import device_search
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
-from planner.exact_segments import exact_segments
+from planner.tiled_segments import tiled_segments
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
@@ -43,7 +43,7 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
-from znni.primitives.reference import activation, exact
+from znni.primitives.reference import activation, output_at_once
 from znni.volumes.array import ArrayVolume
 
 pytestmark = needs_emulation
@@ -137,7 +137,7 @@ def assert_exact(
         found = run(runner, weights, volume, border="same", pad="constant")
     job = make_job(network, size, "same", "constant", None)
     seen = read_input(ArrayVolume(volume), job, seen_by(plan.network, job), network.scaling)
-    right = exact(as_given(plan.network), weights, seen)
+    right = output_at_once(as_given(plan.network), weights, seen)
     right = right[:, *(slice(a, a + b) for a, b in zip(job.first, job.output, strict=True))]
     np.testing.assert_allclose(found, right, rtol=0, atol=error * np.abs(right).max())
 
@@ -276,7 +276,7 @@ def test_blocks_at_the_same_place_are_placed_once(monkeypatch: pytest.MonkeyPatc
 
 def packed_segments(*arguments: Any, **named: Any) -> Iterator[Segment]:
     """The segment with packed values alone."""
-    for segment in exact_segments(*arguments, **named):
+    for segment in tiled_segments(*arguments, **named):
         if any(isinstance(step.operation, PackedLayer) for step in segment.steps):
             yield segment
 
@@ -286,7 +286,7 @@ def packed_segments(*arguments: Any, **named: Any) -> Iterator[Segment]:
 def test_random_networks_of_packed_values(
     seed: int, accuracy: Accuracy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_search, "exact_segments", packed_segments)
+    monkeypatch.setattr(device_search, "tiled_segments", packed_segments)
     draw = random.Random(seed)
     network = PackedGraph(draw).network()
     size, known = Vec3(*(draw.randint(1, 8) for _ in range(3))), mostly_packed(accuracy)

@@ -1,4 +1,4 @@
-"""Exact networks on a GPU: blocks give what one evaluation over the whole volume gives."""
+"""Tiled networks on a GPU: blocks give what one evaluation over the whole volume gives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from znni.plans.primitive import Catalogue, convolved, on_device
 from znni.plans.rewrites.network_rules import as_given
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.arranged.primitive import Arranged
-from znni.primitives.reference import exact
+from znni.primitives.reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
 pytestmark = pytest.mark.gpu
@@ -65,6 +65,6 @@ def test_blocks_give_what_one_evaluation_gives(network: Network, data: st.DataOb
         patch.setattr(device_graphs, "MOST_RECORDED", 0)  # the reference computes on the host
         found = run(runner, weights, volume, border="same", pad="constant")
     seen = read_input(ArrayVolume(volume), job, seen_by(plan.network, job), network.scaling)
-    expected = exact(as_given(plan.network), weights, seen)
+    expected = output_at_once(as_given(plan.network), weights, seen)
     expected = expected[:, *(slice(a, a + b) for a, b in zip(job.first, job.output, strict=True))]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max() + 1e-7)

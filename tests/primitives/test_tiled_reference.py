@@ -1,4 +1,4 @@
-"""The reference of exact networks: equal to PyTorch's float64 over the whole volume."""
+"""The reference of tiled networks: equal to PyTorch's float64 over the whole volume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_whole_volumes_equal_pytorch(network: Network, volume: Vec3, seed: int) 
     whole = whole_input(network, volume)
     x = np.random.default_rng(seed).standard_normal((network.in_features, *whole))
     weights = random_weights(network, seed)
-    found = reference.exact(network, weights, x)
+    found = reference.output_at_once(network, weights, x)
     with torch.inference_mode():
         expected = TorchGraph(network, weights, torch.float64)(torch.from_numpy(x)[None])[0].numpy()
     assert found.shape == expected.shape
@@ -50,8 +50,8 @@ def test_wrapped_values_are_those_far_inside_a_periodic_volume(
     weights = random_weights(network, seed)
     counts = whole.ceil_div(period)
     repeated = np.tile(x, (1, *counts))[:, *Box(Vec3(0, 0, 0), whole).slices]
-    far = reference.exact(network, weights, repeated)
-    found = reference.exact(network, weights, x, "wrap")
+    far = reference.output_at_once(network, weights, repeated)
+    found = reference.output_at_once(network, weights, x, "wrap")
     assert Vec3(*found.shape[1:]) == period
     middle = Vec3(*far.shape[1:]) // 2 // period * period
     inside = far[:, *Box(middle, middle + period).slices]
