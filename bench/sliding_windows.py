@@ -102,7 +102,7 @@ Runs = Annotated[
 Keep = Annotated[
     bool, typer.Option("--keep", help="Keep the record's rows of contestants that do not run now.")
 ]
-Place = Annotated[
+Folder = Annotated[
     Path | None,
     typer.Option(file_okay=False, help="A folder for volume and outputs that are kept."),
 ]
@@ -206,7 +206,7 @@ def sliding_windows_command(
     batch: Batch = [1],  # noqa: B006 - typer reads it
     repeats: Runs = 1,
     keep: Keep = False,
-    folder: Place = None,
+    folder: Folder = None,
     threads: Threads = None,
     out: Out = None,
 ) -> None:

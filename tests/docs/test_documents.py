@@ -46,7 +46,7 @@ BLOCK = re.compile(
 
 
 @dataclass(frozen=True)
-class Block:
+class CodeBlock:
     """A block of code in a document, and why it is not run if it is not."""
 
     document: Path
@@ -68,10 +68,10 @@ def has(library: str) -> bool:
     return find_spec(library) is not None
 
 
-def blocks_of(document: Path) -> list[Block]:
+def blocks_of(document: Path) -> list[CodeBlock]:
     text = document.read_text(encoding="utf-8")
     return [
-        Block(
+        CodeBlock(
             document,
             text.count("\n", 0, found.start("code")),
             found["language"],
@@ -86,7 +86,7 @@ def blocks_of(document: Path) -> list[Block]:
 BLOCKS = [block for document in DOCUMENTS for block in blocks_of(document)]
 
 
-def commands(block: Block) -> Iterator[list[str]]:
+def commands(block: CodeBlock) -> Iterator[list[str]]:
     """The commands of a block of the shell, without comments and variables before them."""
     for line in block.code.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
@@ -106,7 +106,7 @@ def parsers() -> dict[str, Any]:
     return found
 
 
-def check_understood(words: list[str], block: Block) -> None:
+def check_understood(words: list[str], block: CodeBlock) -> None:
     """Fail unless the program has the command, its options and their choices."""
     program, *arguments = words
     if program == "make":
@@ -159,7 +159,7 @@ def small_volume() -> NDArray[np.uint8]:
         return values
 
 
-def run(block: Block) -> None:
+def run(block: CodeBlock) -> None:
     """Run a block in this process."""
     if block.language == "python":
         exec(compile(block.code, str(block), "exec"), {"__name__": "example"})
@@ -188,7 +188,7 @@ NOT_RUN = [block for block in BLOCKS if not block.runs]
 
 @pytest.mark.parametrize("block", NOT_RUN, ids=str)
 @pytest.mark.usefixtures("folder")
-def test_what_is_not_run_is_still_understood(block: Block) -> None:
+def test_what_is_not_run_is_still_understood(block: CodeBlock) -> None:
     if block.language == "python":
         compile(block.code, str(block), "exec")
         for name in re.findall(r"\bznni\.(\w+)\(", block.code):
@@ -247,8 +247,8 @@ def test_scripts_for_several_machines_compute_all_parts(folder: Path, kind: str)
 
 @pytest.mark.usefixtures("folder")
 def test_a_wrong_command_of_a_document_is_found() -> None:
-    def said(code: str) -> Block:
-        return Block(ROOT / "README.md", 1, "bash", code)
+    def said(code: str) -> CodeBlock:
+        return CodeBlock(ROOT / "README.md", 1, "bash", code)
 
     for wrong in ("znni plan --nett a", "znni plan --net a --volume 1,1,1 --device tpu"):
         with pytest.raises(pytest.fail.Exception, match=r"README\.md:1: "):

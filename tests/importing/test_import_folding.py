@@ -15,7 +15,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.folding import fold
 from znni.importing.graph import Operation, in_order, needed
-from znni.importing.steps import Graph, Layered, Nonlinearity, Step, affine, chained, convolution
+from znni.importing.steps import Graph, Layered, Nonlinearity, GraphStep, affine, chained, convolution
 from znni.importing.steps import Operation as StepOperation
 from znni.importing.tracing import Tracer
 from znni.network.input_scaling import InputScaling
@@ -128,7 +128,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     """Steps that keep the size of any earlier value, or join two of them."""
     generator = np.random.default_rng(draw(st.integers(0, 1000)))
     maps = {INPUT: 2}
-    steps: list[Step] = []
+    steps: list[GraphStep] = []
     kinds = [
         "padded",
         "affine",
@@ -146,23 +146,23 @@ def graphs(draw: st.DrawFn) -> Graph:
         read, other = draw(st.sampled_from(recent)), draw(st.sampled_from(recent))
         value, made = str(index), maps[read]
         if kind == "down":  # half the resolution, and back
-            steps.append(Step(Layered(Pool("down", Vec3(1, 1, 2))), (read,), f"{value} low"))
+            steps.append(GraphStep(Layered(Pool("down", Vec3(1, 1, 2))), (read,), f"{value} low"))
             mode = draw(st.sampled_from(["nearest", "trilinear"]))
             up = Layered(Upsample("up", Vec3(1, 1, 2), mode))
-            steps.append(Step(up, (f"{value} low",), value))
+            steps.append(GraphStep(up, (f"{value} low",), value))
         elif kind == "add" and maps[other] == made:
-            steps.append(Step(Layered(Add("add")), (read, other), value))
+            steps.append(GraphStep(Layered(Add("add")), (read, other), value))
         elif kind == "concat" and made + maps[other] <= 6:
-            steps.append(Step(Layered(Concat("concat")), (read, other), value))
+            steps.append(GraphStep(Layered(Concat("concat")), (read, other), value))
             made += maps[other]
         elif kind == "gate":
             one = convolution("one", generator.standard_normal((1, made, 1, 1, 1)), np.zeros(1))
-            steps.append(Step(one, (read,), f"{value} gate"))
+            steps.append(GraphStep(one, (read,), f"{value} gate"))
             gate = Layered(Multiply("gate", is_gate=made > 1))
-            steps.append(Step(gate, (read, f"{value} gate"), value))
+            steps.append(GraphStep(gate, (read, f"{value} gate"), value))
         else:
             alone = "affine" if kind in ("add", "concat") else kind
-            steps.append(Step(draw_step(draw, alone, made, generator), (read,), value))
+            steps.append(GraphStep(draw_step(draw, alone, made, generator), (read,), value))
         maps[value] = made
     outputs = {value, draw(st.sampled_from(list(maps)[1:]))}
     return Graph(2, tuple(steps), tuple(sorted(outputs)))
@@ -253,10 +253,10 @@ def test_what_others_read_stays_as_it_is() -> None:
     """A convolution takes nothing in if its own value is read as well."""
     norm = affine("norm", np.array([2.0, 0.5]), np.array([1.0, -1.0]))
     steps = (
-        Step(conv(), (INPUT,), "c"),
-        Step(norm, ("c",), "n"),
-        Step(RELU, ("n",), "r"),
-        Step(Layered(Add("add")), ("r", "c"), "y"),
+        GraphStep(conv(), (INPUT,), "c"),
+        GraphStep(norm, ("c",), "n"),
+        GraphStep(RELU, ("n",), "r"),
+        GraphStep(Layered(Add("add")), ("r", "c"), "y"),
     )
     made = fold("net", Graph(1, steps, ("y",)), "weights", InputScaling())
     assert [(node.layer.kind, node.inputs) for node in made.network.nodes] == [
@@ -296,9 +296,9 @@ def test_activations_pass_nearest_upsampling_but_no_interpolation() -> None:
 
 def test_several_outputs_are_joined_in_their_order() -> None:
     steps = (
-        Step(conv(), (INPUT,), "a"),
-        Step(conv(1, 1), (INPUT,), "b"),
-        Step(Nonlinearity("act", "sigmoid"), ("b",), "s"),
+        GraphStep(conv(), (INPUT,), "a"),
+        GraphStep(conv(1, 1), (INPUT,), "b"),
+        GraphStep(Nonlinearity("act", "sigmoid"), ("b",), "s"),
     )
     made = fold("net", Graph(1, steps, ("s", "a")), "weights", InputScaling())
     assert made.network.nodes[-1] == Node(Concat("outputs"), ("conv2", "conv1"))

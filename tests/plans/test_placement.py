@@ -19,7 +19,7 @@ from znni.plans.placement import ArrayUses, Use
 from znni.plans.segments import Segment, Step
 
 
-class Block(NamedTuple):
+class PlacedArray(NamedTuple):
     """Bytes that are taken from one step to another, both included."""
 
     start: int
@@ -27,12 +27,12 @@ class Block(NamedTuple):
     first: int
     last: int
 
-    def overlaps(self, other: Block) -> bool:
+    def overlaps(self, other: PlacedArray) -> bool:
         at_once = self.first <= other.last and other.first <= self.last
         return at_once and self.start < other.stop and other.start < self.stop
 
 
-def blocks(part: DevicePart, alignment: int) -> Iterator[Block]:
+def blocks(part: DevicePart, alignment: int) -> Iterator[PlacedArray]:
     """Yield the blocks and their lifetimes from the steps alone: each value up to its last use."""
     placed, uses = part.placed(alignment), part.array_uses(alignment).uses
     ends = {segment.steps[-1].gives for segment in part.segments[:-1]}
@@ -50,7 +50,7 @@ def blocks(part: DevicePart, alignment: int) -> Iterator[Block]:
                 stop = output
         assert stop - start >= use.workspace
         if step.cost.memory.workspace:
-            yield Block(start, stop, index, index)
+            yield PlacedArray(start, stop, index, index)
         if output is None:
             continue
         reads = [
@@ -61,10 +61,10 @@ def blocks(part: DevicePart, alignment: int) -> Iterator[Block]:
         last = len(steps) - 1 if step.gives in ends else max(reads, default=index)
         assert output % alignment == 0
         assert 0 <= output <= output + nbytes <= placed.size
-        yield Block(output, output + nbytes, index, last)
+        yield PlacedArray(output, output + nbytes, index, last)
 
 
-def no_two_overlap(found: list[Block]) -> bool:
+def no_two_overlap(found: list[PlacedArray]) -> bool:
     return not any(one.overlaps(other) for at, one in enumerate(found) for other in found[at + 1 :])
 
 
@@ -160,10 +160,10 @@ def any_arrays(draw: st.DrawFn) -> ArrayUses:
 def test_arrays_of_any_graph_are_apart_while_they_are_alive(arrays: ArrayUses) -> None:
     placed, lives = arrays.placed(), arrays.lives()
     found = [
-        Block(placed.starts[name], placed.starts[name] + arrays.sizes[name], *life)
+        PlacedArray(placed.starts[name], placed.starts[name] + arrays.sizes[name], *life)
         for name, life in lives.items()
     ]
-    found += [Block(*room, index, index) for index, room in enumerate(placed.room)]
+    found += [PlacedArray(*room, index, index) for index, room in enumerate(placed.room)]
     assert no_two_overlap(found)
     assert all(0 <= block.start <= block.stop <= placed.size for block in found)
     assert all(

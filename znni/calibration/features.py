@@ -1,4 +1,4 @@
-"""The place of a call among others, which tells how alike two calls are."""
+"""The point that stands for a call: calls whose points are near take alike."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from znni.network.layers import (
 )
 
 Numbers: TypeAlias = NDArray[np.float64]
-Place: TypeAlias = tuple[float, ...]
+Point: TypeAlias = tuple[float, ...]
 
 AXES = 5
 
 
-def place(operation: Operation, shape: Shape5) -> Place:
-    """Return the place of a call, in factors of two along each axis.
+def point_of(operation: Operation, shape: Shape5) -> Point:
+    """Return the point of a call, in factors of two along each axis.
 
     Axes are the batch, input and output maps, and the mean extents of kernel and window. A stride
     or a factor counts as a window. The batch is rounded to a whole number, so that a search meets
-    few places. The image does not count: it tells nothing that the built-in model does not know.
+    few points. The image does not count: it tells nothing that the built-in model does not know.
     """
     kernel = window = 1.0
     features = shape.f

@@ -77,8 +77,8 @@ class MeasuredModel(CostModel):
         self.source = f"{MEASURED_HERE} on {max(days).isoformat()}{part}"
         self._common = {kind: self._in_common(kind) for kind in get_args(DeviceKind)}
         self._regressions: dict[type, Regression] = {}
-        self._factors: dict[Place, Factors] = {}
-        self._known: dict[tuple[type, Place], dict[str, Factor]] = {}
+        self._factors: dict[Point, Factors] = {}
+        self._known: dict[tuple[type, Point], dict[str, Factor]] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -97,24 +97,24 @@ class MeasuredModel(CostModel):
         of the logarithm suggests, more so if less is known. So the planner does not choose a
         primitive only because it might be fast.
         """
-        where = place(operation, shape)
+        where = point_of(operation, shape)
         if where not in self._factors:
             self._factors[where] = self._factors_at(where)
         return self._factors[where]
 
-    def _factors_at(self, where: Place) -> Factors:
-        """Return the factors at a place; those of a kind are predicted when one is asked for."""
+    def _factors_at(self, where: Point) -> Factors:
+        """Return the factors at a point; those of a kind are predicted when one is asked for."""
         known: dict[str, Factor] = {}
 
         def factor(primitive: Primitive) -> Factor:
             if primitive.name not in known:
-                known.update(self._of_kind_at(primitive, _place_for(primitive, where)))
+                known.update(self._of_kind_at(primitive, _point_for(primitive, where)))
             return known[primitive.name]
 
         return factor
 
-    def _of_kind_at(self, primitive: Primitive, where: Place) -> dict[str, Factor]:
-        """Return the factors of all primitives of a primitive's kind at a place, by name."""
+    def _of_kind_at(self, primitive: Primitive, where: Point) -> dict[str, Factor]:
+        """Return the factors of all primitives of a primitive's kind at a point, by name."""
         kind = type(primitive)
         if (kind, where) not in self._known:
             names = [name for name, its_kind in self._kinds.items() if its_kind is kind]
@@ -170,7 +170,7 @@ class MeasuredModel(CostModel):
             samples = self._samples.get(kind, [])
             self._regressions[kind] = Regression(
                 [sample.name for sample in samples],
-                np.array([sample.place for sample in samples]).reshape(len(samples), AXES),
+                np.array([sample.point for sample in samples]).reshape(len(samples), AXES),
                 np.array([s.logarithm - self._common[s.device] for s in samples]),
                 [sample.times for sample in samples],
             )
@@ -178,7 +178,7 @@ class MeasuredModel(CostModel):
 
 
 class _Sample:
-    """A measurement, its place, and the logarithm of its seconds over the nominal ones."""
+    """A measurement, its point, and the logarithm of its seconds over the nominal ones."""
 
     def __init__(self, primitive: Primitive, measured: Measurement) -> None:
         operation, shape = measured.operation, measured.shape
@@ -188,8 +188,8 @@ class _Sample:
         self.logarithm = log(measured.seconds / nominal)
 
 
-def _place_for(primitive: Primitive, where: Place) -> Place:
-    """Return a place without its batch, if a primitive takes its time per item."""
+def _point_for(primitive: Primitive, where: Point) -> Point:
+    """Return a point without its batch, if a primitive takes its time per item."""
     return (0.0, *where[1:]) if isinstance(primitive, TakesTimePerItem) else where
 
 

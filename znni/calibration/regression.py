@@ -2,7 +2,7 @@
 
 This is Gaussian-process regression (Rasmussen and Williams, Gaussian Processes for Machine
 Learning, 2006, chapter 2). It predicts the logarithm of measured over modelled seconds. Primitives
-of one kind differ little from each other. A primitive's calls differ less if their places are
+of one kind differ little from each other. A primitive's calls differ less if their points are
 nearer. So each measurement says something about all calls, and most about similar ones. Without any
 measurement, the built-in model stays unchanged. Each prediction comes with its expected error.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from znni.calibration.features import Numbers, Place
+from znni.calibration.features import Numbers, Point
 
 # Standard deviations of the parts of that logarithm. They are the likeliest ones, or somewhat
 # larger, for 900 calls of 23 primitives on a processor with AVX-512. Other machines may be less
@@ -23,7 +23,7 @@ KIND = 0.25  # shared by all calls of a kind of primitives
 OWN = 0.08  # shared by all calls of a primitive, besides its kind's part
 KIND_NEARBY = 0.13  # shared by nearby calls of a kind
 OWN_NEARBY = 0.08  # shared by nearby calls of a primitive
-CALL = 0.08  # of one call alone: effects that its place does not tell
+CALL = 0.08  # of one call alone: effects that its point does not tell
 NOISE = 0.09  # of a single measurement
 REACH = 3.0  # distance that counts as nearby, in factors of two
 
@@ -54,7 +54,7 @@ class Regression:
 
     Args:
         names: primitive of each measurement; there may be none.
-        places: places of the calls, one row each.
+        points: points of the calls, one row each.
         logarithms: logarithms of measured over modelled seconds, less the part that all kinds
             share.
         times: number of times that each call was measured; by default once.
@@ -70,12 +70,12 @@ class Regression:
         from znni.primitives.cpu.common.workers import serial_blas  # loads threadpoolctl
 
         self._serial_blas = serial_blas
-        self._places = places
+        self._points = points
         named = np.array(names, dtype=np.str_)
         self._same = {name: named == name for name in names}
         count = len(names)
         self._none = np.zeros(count, dtype=bool)
-        rows = [self._covariances([name], at) for name, at in zip(names, places, strict=True)]
+        rows = [self._covariances([name], at) for name, at in zip(names, points, strict=True)]
         between = np.array(rows).reshape(count, count)
         repeats = np.array(times or [1] * count)
         undisturbed = NOISE**2 / repeats
@@ -91,9 +91,9 @@ class Regression:
             off[repeats >= REPEATED] = 0.0
             noise = undisturbed * np.maximum(1.0, off / OUTLIER) ** 4
 
-    def predict(self, names: Sequence[str], place: Place) -> list[Prediction]:
-        """Predict a call of each of some primitives of this kind, all at the same place."""
-        covariances = self._covariances(names, np.array(place))
+    def predict(self, names: Sequence[str], point: Point) -> list[Prediction]:
+        """Predict a call of each of some primitives of this kind, all at the same point."""
+        covariances = self._covariances(names, np.array(point))
         with self._serial_blas:
             known = covariances @ self._inverse
             means = covariances @ self._weights
@@ -105,9 +105,9 @@ class Regression:
         """Return how far each measurement of a primitive is from the others' prediction."""
         return np.asarray(self.misses[self._same.get(name, self._none)])
 
-    def _covariances(self, names: Sequence[str], place: Numbers) -> Numbers:
-        """Return the covariances of calls at a place with the measured ones, a row for each."""
-        apart = np.square(self._places - place).sum(axis=-1)
+    def _covariances(self, names: Sequence[str], point: Numbers) -> Numbers:
+        """Return the covariances of calls at a point with the measured ones, a row for each."""
+        apart = np.square(self._points - point).sum(axis=-1)
         near = np.exp(apart / (-2 * REACH**2))
         own = OWN**2 + OWN_NEARBY**2 * near + CALL**2 * (apart == 0)
         of_kind = KIND**2 + KIND_NEARBY**2 * near

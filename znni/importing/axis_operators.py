@@ -9,9 +9,9 @@ import numpy as np
 
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.calls import Call, Value
+from znni.importing.calls import OperatorCall, Value
 from znni.importing.margins import Unsuited
-from znni.importing.steps import Layered, Step, convolution
+from znni.importing.steps import Layered, GraphStep, convolution
 from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import ConvTranspose, Padding, PadLayer, Upsample
 from znni.network.padding import Beyond
@@ -30,7 +30,7 @@ MODES: dict[str, Beyond | None] = {
 }
 
 
-def axes_of_one(call: Call) -> None:
+def axes_of_one(call: OperatorCall) -> None:
     """Read an operator that adds or takes away axes of globally pooled values.
 
     Raises:
@@ -45,7 +45,7 @@ def axes_of_one(call: Call) -> None:
     call.same()
 
 
-def reshaping(call: Call, size: object = None, shape: object = None) -> None:
+def reshaping(call: OperatorCall, size: object = None, shape: object = None) -> None:
     """Read ``view`` and ``reshape`` to the same axes, or of globally pooled values.
 
     Raises:
@@ -64,7 +64,7 @@ def reshaping(call: Call, size: object = None, shape: object = None) -> None:
     call.same()
 
 
-def expansion(call: Call, size: object = None, other: object = None) -> None:
+def expansion(call: OperatorCall, size: object = None, other: object = None) -> None:
     """Read ``expand``, which may repeat a single map, or the sample of a globally pooled value."""
     held, axes = call.held, size
     if isinstance(other, Value):  # expand_as
@@ -83,7 +83,7 @@ def expansion(call: Call, size: object = None, other: object = None) -> None:
         call.add(repeated(call, call.read, new[1]))
 
 
-def repetition(call: Call, repeats: object) -> None:
+def repetition(call: OperatorCall, repeats: object) -> None:
     """Read ``repeat`` of maps."""
     if not isinstance(repeats, list) or len(repeats) != 5 or [repeats[0], *repeats[2:]] != [1] * 4:
         call.refuse(f"repeats axes {repeats}; only maps are repeated here")
@@ -91,7 +91,7 @@ def repetition(call: Call, repeats: object) -> None:
     call.add(repeated(call, call.read, times))
 
 
-def repeated(call: Call, read: str, times: int) -> Layered:
+def repeated(call: OperatorCall, read: str, times: int) -> Layered:
     """Return a convolution that repeats all maps of a value.
 
     Raises:
@@ -103,13 +103,13 @@ def repeated(call: Call, read: str, times: int) -> Layered:
     return _mixed(call, np.tile(np.eye(maps), (times, 1)))
 
 
-def _mixed(call: Call, factors: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> Layered:
+def _mixed(call: OperatorCall, factors: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> Layered:
     """Return a convolution that makes each map from those of a value, by factors (out, in)."""
     return convolution(call.origin, factors[:, :, None, None, None])
 
 
 def slicing(
-    call: Call, dim: object = 0, start: object = None, end: object = None, step: object = 1
+    call: OperatorCall, dim: object = 0, start: object = None, end: object = None, step: object = 1
 ) -> None:
     """Read ``slice``."""
     given = (dim, 0 if start is None else start, END if end is None else end, step)
@@ -118,7 +118,7 @@ def slicing(
 
 
 def splitting(
-    call: Call,
+    call: OperatorCall,
     maps: int,
     dim: object = 0,
     chunks: object = None,
@@ -142,7 +142,7 @@ def splitting(
         _slice(call, 1, end - part, end, 1, result)
 
 
-def _slice(call: Call, axis: int, start: int, stop: int, step: int, result: str = "") -> None:
+def _slice(call: OperatorCall, axis: int, start: int, stop: int, step: int, result: str = "") -> None:
     """Add a slice of an array (n, f, z, y, x), as Python slices it.
 
     Raises:
@@ -168,10 +168,10 @@ def _slice(call: Call, axis: int, start: int, stop: int, step: int, result: str 
         _thin(call, axis - 2, kept)
 
 
-def _thin(call: Call, axis: int, kept: range) -> None:
+def _thin(call: OperatorCall, axis: int, kept: range) -> None:
     """Undo nearest upsampling along an axis by a slice of every so many samples."""
     match call.tracer.maker(call.read):
-        case Step(operation=Layered(layer=Upsample(mode="nearest") as made), reads=reads):
+        case GraphStep(operation=Layered(layer=Upsample(mode="nearest") as made), reads=reads):
             by = list(made.factor)
             if by[axis] % kept.step == 0 and len(kept) * kept.step == call.held.size[axis]:
                 by[axis] //= kept.step
@@ -183,7 +183,7 @@ def _thin(call: Call, axis: int, kept: range) -> None:
     )
 
 
-def padding(call: Call, pad: object, mode: object = "constant", value: object = None) -> None:
+def padding(call: OperatorCall, pad: object, mode: object = "constant", value: object = None) -> None:
     """Read ``pad``; negative numbers of samples crop.
 
     Raises:
@@ -192,7 +192,7 @@ def padding(call: Call, pad: object, mode: object = "constant", value: object = 
     _pad(call, pad, mode, value)
 
 
-def _pad(call: Call, pad: object, mode: object, value: object = None) -> None:
+def _pad(call: OperatorCall, pad: object, mode: object, value: object = None) -> None:
     listed = pad if isinstance(pad, list) else []
     given = [checks.integer(call.origin, "padding", side) for side in listed]
     if len(given) % 2 or len(given) > 6:
@@ -218,18 +218,18 @@ def _pad(call: Call, pad: object, mode: object, value: object = None) -> None:
         call.same(read)
 
 
-def reflection(call: Call, padding: object) -> None:
+def reflection(call: OperatorCall, padding: object) -> None:
     """Read ``reflection_pad3d``."""
     _pad(call, padding, "reflect")
 
 
-def replication(call: Call, padding: object) -> None:
+def replication(call: OperatorCall, padding: object) -> None:
     """Read ``replication_pad3d``."""
     _pad(call, padding, "replicate")
 
 
 def resizing(
-    call: Call,
+    call: OperatorCall,
     method: Literal["nearest", "trilinear"],
     output_size: object = None,
     scale_factors: Sequence[object] | None = None,
@@ -271,7 +271,7 @@ def resizing(
         call.add(Layered(Upsample(call.origin, by, method)), read)
 
 
-def _factors(call: Call, method: str, size: Vec3) -> tuple[Vec3, Vec3]:
+def _factors(call: OperatorCall, method: str, size: Vec3) -> tuple[Vec3, Vec3]:
     """Return the factors and the shift that resize a value to a size.
 
     Nearest resizing by one sample repeats the first one. Transposed convolutions that give one

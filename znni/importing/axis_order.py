@@ -10,7 +10,7 @@ import numpy as np
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.importing.steps import Found, Original, Step
+from znni.importing.steps import Found, Original, GraphStep
 from znni.network.layers import Padding
 from znni.network.weights import Float32
 
@@ -50,7 +50,7 @@ def reordered(found: Found, order: Sequence[int]) -> Found:
         order: the axes of the network that are z, y and x.
     """
     graph, original = found.graph, found.original
-    steps = (Step(_value(s.operation, order), s.reads, s.value) for s in graph.steps)
+    steps = (GraphStep(_value(s.operation, order), s.reads, s.value) for s in graph.steps)
     graph = replace(graph, steps=tuple(steps), margin=_value(graph.margin, order))
     if isinstance(original, Original):
         original = _original(original, order)

@@ -35,7 +35,7 @@ from znni.importing.checks import NotExpressed
 from znni.importing.known_networks import built, is_known, known_classes
 from znni.importing.onnx_graph import read_onnx
 from znni.importing.state_dict import fill
-from znni.importing.steps import Found, Graph, Layered, Operation, Original, Sample, Settings, Steps
+from znni.importing.steps import Found, Graph, Layered, Operation, Original, Sample, Settings, GraphSteps
 from znni.importing.torch_checkpoint import read_checkpoint
 from znni.importing.torch_module import read_module
 from znni.network.layers import Normalize
@@ -224,7 +224,7 @@ def _surrounded(
     graph: Graph, before: Sequence[Operation], after: Sequence[Sequence[Operation]]
 ) -> Graph:
     """Return a graph with steps before its first one, and after each output."""
-    steps = Steps()
+    steps = GraphSteps()
     ends = steps.embed(graph, steps.chain(INPUT, before))
     ends = [steps.chain(end, each) for end, each in zip(ends, after, strict=True)]
     return replace(graph, steps=tuple(steps.steps), outputs=tuple(ends))

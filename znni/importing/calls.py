@@ -21,7 +21,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """A call of an operator.
 
     Attributes:
@@ -95,18 +95,18 @@ Maker: TypeAlias = Callable[..., Operation]
 def made_by(make: Maker) -> Reader:
     """Return a reader of calls that are one operation, which a maker makes."""
 
-    def read(call: Call) -> None:
+    def read(call: OperatorCall) -> None:
         call.add(make(call.origin, **_taken(call, make)))
 
     return read
 
 
-def read_by(read: Reader, call: Call) -> None:
+def read_by(read: Reader, call: OperatorCall) -> None:
     """Read a call, with the arguments that the reader takes."""
     read(call, **_taken(call, read))
 
 
-def _taken(call: Call, function: Callable[..., object]) -> dict[str, Any]:
+def _taken(call: OperatorCall, function: Callable[..., object]) -> dict[str, Any]:
     """Return the arguments that a function takes.
 
     Raises:

@@ -17,7 +17,7 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.calls import Call, Value, read_by
+from znni.importing.calls import OperatorCall, Value, read_by
 from znni.importing.graph import Operation, needed
 from znni.importing.margins import margins
 from znni.importing.operators import COPIES, OPERATORS
@@ -148,7 +148,7 @@ class _Reading(Reading[Node]):
             return
         if node.library != ATEN:
             checks.unknown(origin)
-        call = Call(origin, arguments, node.results, self.tracer)
+        call = OperatorCall(origin, arguments, node.results, self.tracer)
         if node.operator == "sym_size":
             axis = checks.integer(origin, "dim", arguments["dim"])
             self.values[call.result] = call.held.shape[axis]

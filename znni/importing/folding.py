@@ -27,7 +27,7 @@ from znni.importing.open_layers import (
     pointwise,
     then_affine,
 )
-from znni.importing.steps import Graph, Layered, Nonlinearity, Step, affine
+from znni.importing.steps import Graph, Layered, Nonlinearity, GraphStep, affine
 from znni.network.geometry import context
 from znni.network.input_scaling import InputScaling
 from znni.network.layer_geometry import ONE, ZERO
@@ -87,7 +87,7 @@ class _Folding:
     values: dict[str, _Value]
     layers: list[OpenLayer] = field(default_factory=list)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: GraphStep) -> None:
         """Take in the next step."""
         taken = [self._taken(name) for name in step.reads]
         first = taken[0]
@@ -204,9 +204,9 @@ def fold(name: str, graph: Graph, source: str, scaling: InputScaling) -> Folded:
     return _named(name, graph.maps, folding.layers, source, scaling)
 
 
-def _needed(graph: Graph) -> list[Step]:
+def _needed(graph: Graph) -> list[GraphStep]:
     """Return the steps on which the outputs depend."""
-    wanted, kept = set(graph.outputs), list[Step]()
+    wanted, kept = set(graph.outputs), list[GraphStep]()
     for step in reversed(graph.steps):
         if step.value in wanted:
             kept.append(step)
@@ -225,7 +225,7 @@ def _take_in(value: _Value, step: Layered | Nonlinearity) -> bool:
     return False
 
 
-def _is_convolution(step: Step) -> bool:
+def _is_convolution(step: GraphStep) -> bool:
     return isinstance(step.operation, Layered) and isinstance(step.operation.layer, Conv)
 
 

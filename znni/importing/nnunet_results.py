@@ -32,7 +32,7 @@ from znni.importing.nnunet_plans import (
     scaling_of,
     spacing_of,
 )
-from znni.importing.steps import Found, Graph, Layered, Original, Settings, Steps, affine
+from znni.importing.steps import Found, Graph, Layered, Original, Settings, GraphSteps, affine
 from znni.importing.torch_checkpoint import read_held
 from znni.importing.torch_module import read_module
 from znni.network.layers import Add
@@ -198,7 +198,7 @@ def _averaged(graphs: Sequence[Graph], names: Sequence[str], maps: int) -> Graph
     """Return a graph whose outputs are the means of those of several graphs."""
     if len(graphs) == 1:
         return graphs[0]
-    steps, share, total = Steps(), np.full(maps, 1 / len(graphs)), ""
+    steps, share, total = GraphSteps(), np.full(maps, 1 / len(graphs)), ""
     for graph, name in zip(graphs, names, strict=True):
         (output,) = steps.embed(graph, INPUT, name)
         shared = steps.chain(output, [affine(f"share of {name}", share, np.zeros(maps))])

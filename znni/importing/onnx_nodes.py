@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.importing.calls import Call, read_by
+from znni.importing.calls import OperatorCall, read_by
 from znni.importing.operators import OPERATORS
 
 # PyTorch's names of attributes, where they differ.
@@ -20,7 +20,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class NodeCall(Call):
+class NodeCall(OperatorCall):
     """A call of an operator of ONNX.
 
     Its arguments by PyTorch's names are its first input and its attributes.

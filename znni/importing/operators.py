@@ -10,7 +10,7 @@ import numpy as np
 from znni.core.errors import option
 from znni.importing import axis_operators as axes
 from znni.importing import checks, operations
-from znni.importing.calls import Call, Reader, Value, made_by
+from znni.importing.calls import OperatorCall, Reader, Value, made_by
 from znni.importing.checks import number, per_map
 from znni.importing.margins import Unsuited
 from znni.importing.operations import TRAINING
@@ -18,12 +18,12 @@ from znni.importing.steps import Layered, Nonlinearity, affine
 from znni.network.layers import Add, Concat, Maximum, Multiply
 
 
-def unchanged(call: Call) -> None:
+def unchanged(call: OperatorCall) -> None:
     """Read an operator that changes nothing."""
     call.same()
 
 
-def connection(call: Call, weight: object, bias: object = None) -> None:
+def connection(call: OperatorCall, weight: object, bias: object = None) -> None:
     """Read ``linear``: each map of a globally pooled value from all maps."""
     factors = checks.floats(call.origin, "weight", weight)
     if not call.held.is_pooled or factors.ndim != 2:
@@ -33,20 +33,20 @@ def connection(call: Call, weight: object, bias: object = None) -> None:
     call.add(operations.convolution(call.origin, factors[:, :, None, None, None], bias))
 
 
-def silu(call: Call) -> None:
+def silu(call: OperatorCall) -> None:
     """Read ``silu``: a value times its own sigmoid."""
     gate = call.aside(Nonlinearity(call.origin, "sigmoid"))
     multiply(call, call.read, gate)
 
 
-def dropout(call: Call, train: object = False, p: object = None) -> None:
+def dropout(call: OperatorCall, train: object = False, p: object = None) -> None:
     """Read a dropout, which changes nothing in evaluation."""
     if train and p != 0:
         call.refuse(TRAINING)
     call.same()
 
 
-def concatenation(call: Call, tensors: object, dim: object = 0) -> None:
+def concatenation(call: OperatorCall, tensors: object, dim: object = 0) -> None:
     """Read ``cat`` of maps."""
     if dim not in (1, -4):
         call.refuse(f"joins values along axis {dim}; here maps are joined: axis 1")
@@ -58,7 +58,7 @@ def concatenation(call: Call, tensors: object, dim: object = 0) -> None:
         call.add(Layered(Concat(call.origin)), *reads)
 
 
-def total(call: Call, tensors: Sequence[object]) -> None:
+def total(call: OperatorCall, tensors: Sequence[object]) -> None:
     """Read the sum of several values. One with a single map is added to all maps of the others."""
     reads = [call.named(each) for each in tensors]
     _check_extents(call, reads)
@@ -70,22 +70,22 @@ def total(call: Call, tensors: Sequence[object]) -> None:
     call.same(sum_of)
 
 
-def addition(call: Call, other: object, alpha: object = 1) -> None:
+def addition(call: OperatorCall, other: object, alpha: object = 1) -> None:
     """Read ``add``."""
     _sum(call, other, 1.0, number(call.origin, "alpha", alpha))
 
 
-def subtraction(call: Call, other: object, alpha: object = 1) -> None:
+def subtraction(call: OperatorCall, other: object, alpha: object = 1) -> None:
     """Read ``sub``."""
     _sum(call, other, 1.0, -number(call.origin, "alpha", alpha))
 
 
-def reversed_subtraction(call: Call, other: object, alpha: object = 1) -> None:
+def reversed_subtraction(call: OperatorCall, other: object, alpha: object = 1) -> None:
     """Read ``rsub``."""
     _sum(call, other, -number(call.origin, "alpha", alpha), 1.0)
 
 
-def _sum(call: Call, other: object, factor: float, other_factor: float) -> None:
+def _sum(call: OperatorCall, other: object, factor: float, other_factor: float) -> None:
     """Read a sum of two values with factors; one may be a constant."""
     terms = [(call.first, factor), (other, other_factor)]
     if not isinstance(call.first, Value):
@@ -99,7 +99,7 @@ def _sum(call: Call, other: object, factor: float, other_factor: float) -> None:
     call.add(affine(call.origin, np.full(len(shift), factor), shift), read)
 
 
-def _times(call: Call, value: object, factor: float) -> Value:
+def _times(call: OperatorCall, value: object, factor: float) -> Value:
     """Return a value times a factor."""
     read = call.named(value)
     if factor == 1:
@@ -108,12 +108,12 @@ def _times(call: Call, value: object, factor: float) -> Value:
     return Value(call.aside(affine(call.origin, np.full(maps, factor), np.zeros(maps)), read))
 
 
-def negation(call: Call) -> None:
+def negation(call: OperatorCall) -> None:
     """Read ``neg``."""
     multiplication(call, -1.0)
 
 
-def multiplication(call: Call, other: object) -> None:
+def multiplication(call: OperatorCall, other: object) -> None:
     """Read ``mul`` of two values, or of a value and a constant."""
     first, second = call.first, other
     if not isinstance(first, Value):
@@ -126,7 +126,7 @@ def multiplication(call: Call, other: object) -> None:
         call.add(affine(call.origin, scale, np.zeros(len(scale))), read)
 
 
-def multiply(call: Call, first: str, second: str) -> None:
+def multiply(call: OperatorCall, first: str, second: str) -> None:
     """Multiply two values. One with a single map multiplies all maps of the other.
 
     A globally pooled value multiplies all samples of the other.
@@ -146,7 +146,7 @@ def multiply(call: Call, first: str, second: str) -> None:
     call.add(Layered(Multiply(call.origin, is_gate=is_gate, spreads=spreads)), first, second)
 
 
-def division(call: Call, other: object, rounding_mode: object = None) -> None:
+def division(call: OperatorCall, other: object, rounding_mode: object = None) -> None:
     """Read ``div`` by a constant."""
     if isinstance(other, Value) or rounding_mode is not None:
         call.refuse("divides by a value, or rounds; divide by constants only")
@@ -156,7 +156,7 @@ def division(call: Call, other: object, rounding_mode: object = None) -> None:
     call.add(affine(call.origin, 1 / divisor, np.zeros(len(divisor))))
 
 
-def maximum(call: Call, other: object = None) -> None:
+def maximum(call: OperatorCall, other: object = None) -> None:
     """Read ``maximum``, and ``max`` of two values."""
     if other is None:
         call.refuse("is over an axis or all values; use amax over all voxels")
@@ -166,7 +166,7 @@ def maximum(call: Call, other: object = None) -> None:
     call.add(Layered(Maximum(call.origin)), *(_wide(call, name, most) for name in reads))
 
 
-def largest_map(call: Call) -> None:
+def largest_map(call: OperatorCall) -> None:
     """Refuse to read the number of the largest map: a run stores labels itself."""
     call.refuse(
         f"gives the number of the largest map; export the network without it, and give a run "
@@ -174,7 +174,7 @@ def largest_map(call: Call) -> None:
     )
 
 
-def _wide(call: Call, name: str, maps: int) -> str:
+def _wide(call: OperatorCall, name: str, maps: int) -> str:
     """Return the name of a value with so many maps, repeated from one map if needed."""
     if call.tracer.values[name].maps != 1 or maps == 1:
         return name
@@ -184,7 +184,7 @@ def _wide(call: Call, name: str, maps: int) -> str:
     return widened[name, maps]
 
 
-def _check_extents(call: Call, reads: Sequence[str]) -> None:
+def _check_extents(call: OperatorCall, reads: Sequence[str]) -> None:
     """Check that values have the same extents in the source."""
     sizes = {call.tracer.values[name].size for name in reads}
     if len(sizes) > 1:

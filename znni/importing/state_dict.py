@@ -20,7 +20,7 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.importing import checks, operations
 from znni.importing.state_dict_names import Parts, natural, norms_of, skeleton
-from znni.importing.steps import Found, Layered, Nonlinearity, Operation, Steps
+from znni.importing.steps import Found, Layered, Nonlinearity, Operation, GraphSteps
 from znni.network.layers import (
     LEAKY_SLOPE,
     Activation,
@@ -81,7 +81,7 @@ def fill(arrays: Arrays, like: Network | None, *, ordered: bool) -> Found:
             f"'net.yaml'), or write a network file with all layers and give it with "
             f"{option('like', 'NET.yaml')}"
         )
-    filling, steps, values = _Filling(arrays, parts, like), Steps(), {INPUT: INPUT}
+    filling, steps, values = _Filling(arrays, parts, like), GraphSteps(), {INPUT: INPUT}
     for node in like.nodes:
         first, *others = filling.operations(node.layer)
         value = steps.add(first, *(values[read] for read in node.inputs))

@@ -105,7 +105,7 @@ Operation: TypeAlias = Layered | Nonlinearity
 
 
 @dataclass(frozen=True)
-class Step:
+class GraphStep:
     """One operation of a graph.
 
     Attributes:
@@ -131,20 +131,20 @@ class Graph:
     """
 
     maps: int
-    steps: tuple[Step, ...]
+    steps: tuple[GraphStep, ...]
     outputs: tuple[str, ...]
     margin: Padding = NO_PADDING
 
 
-class Steps:
+class GraphSteps:
     """Steps of a graph, one after the other, with names that no source gives."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[GraphStep] = []
 
     def add(self, operation: Operation, *reads: str) -> str:
         """Add an operation, and return the name of its value."""
-        self.steps.append(Step(operation, reads, f"\0{len(self.steps)}"))
+        self.steps.append(GraphStep(operation, reads, f"\0{len(self.steps)}"))
         return self.steps[-1].value
 
     def chain(self, read: str, operations: Iterable[Operation]) -> str:
@@ -176,7 +176,7 @@ class Steps:
 
 def chained(maps: int, operations: Iterable[Operation]) -> Graph:
     """Return the graph in which every operation reads the value of the one before."""
-    steps = Steps()
+    steps = GraphSteps()
     return steps.graph(maps, steps.chain(INPUT, operations))
 
 

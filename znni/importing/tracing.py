@@ -17,7 +17,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.checks import NotExpressed, refuse
 from znni.importing.margins import Joined, Unsuited, margin_after, margin_of_join, unneeded_crop
-from znni.importing.steps import Graph, Layered, Nonlinearity, Operation, Step, convolution
+from znni.importing.steps import Graph, Layered, Nonlinearity, Operation, GraphStep, convolution
 from znni.network.layer_geometry import NO_PADDING
 from znni.network.layers import Add, Affine, Conv, GlobalPool, Join, Multiply, Padding, Pool
 from znni.network.node import INPUT
@@ -75,7 +75,7 @@ class Tracer:
 
     def __init__(self, maps: int, size: Vec3) -> None:
         self.values = {INPUT: Traced(INPUT, maps, size)}
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, GraphStep] = {}
         self._problems: list[str] = []  # which another size may not have
         self.widened: dict[tuple[str, int], str] = {}  # a value of one map, repeated
 
@@ -135,7 +135,7 @@ class Tracer:
         if zeros and len(taken) > 1:
             made = replace(made, size=made.size + zeros.by.total, zeros=zeros)
         self._name(operation.origin, value, made)
-        self._steps[value] = Step(operation, tuple(reads), value)
+        self._steps[value] = GraphStep(operation, tuple(reads), value)
 
     def _with_zeros(
         self, operation: Operation, reads: Sequence[str]
@@ -164,7 +164,7 @@ class Tracer:
             origin, by = held.zeros
             ones = np.ones((held.maps, 1, 1, 1, 1))
             added = convolution(f"{origin}, {reader}", ones, groups=held.maps, padding=by)
-            self._steps[made] = Step(added, (held.value,), made)
+            self._steps[made] = GraphStep(added, (held.value,), made)
             self.values[made] = replace(held, value=made, zeros=None)
         return made
 
@@ -203,7 +203,7 @@ class Tracer:
             refuse(origin, f"gives {name!r}, which another layer gives; export it again")
         self.values[name] = value
 
-    def maker(self, name: str) -> Step | None:
+    def maker(self, name: str) -> GraphStep | None:
         """Return the step that gives a value, whatever its name.
 
         It is None for the input, and for a value that is cropped or padded after its step.

@@ -199,7 +199,7 @@ class Arena:
         """
         pages = self._lock or self._pages
         nobody: deque[tuple[int, int]] = deque()
-        memory: Any = _Block(self._address, start, 0, 4 * prod(shape), pages, nobody)
+        memory: Any = _MemoryOwner(self._address, start, 0, 4 * prod(shape), pages, nobody)
         return np.asarray(memory).view(np.float32).reshape(shape)
 
     def _take_at(self, start: int, nbytes: int) -> object:
@@ -211,7 +211,7 @@ class Arena:
                 rest = (low, start), (stop, high)
                 self._free[index : index + 1] = [piece for piece in rest if piece[0] < piece[1]]
                 pages = self._lock or self._pages
-                return _Block(self._address, start, stop, nbytes, pages, self._freed)
+                return _MemoryOwner(self._address, start, stop, nbytes, pages, self._freed)
         return self._take_outside(nbytes)
 
     def take(self, nbytes: int) -> object:
@@ -230,7 +230,7 @@ class Arena:
             rest, taken = (start + size, stop), (start, start + size)
         self._free[index : index + 1] = [rest] if rest[0] < rest[1] else []
         pages = self._lock or self._pages
-        return np.asarray(_Block(self._address, *taken, nbytes, pages, self._freed))
+        return np.asarray(_MemoryOwner(self._address, *taken, nbytes, pages, self._freed))
 
     def _take_outside(self, nbytes: int) -> object:
         for start, stop in self._free:
@@ -238,7 +238,7 @@ class Arena:
         self._outside += 1
         pages = map_pages(nbytes)
         address = np.frombuffer(pages, np.uint8).ctypes.data
-        return np.asarray(_Block(address, 0, 0, nbytes, pages, self._freed))
+        return np.asarray(_MemoryOwner(address, 0, 0, nbytes, pages, self._freed))
 
     def _collect(self) -> None:
         """Join freed ranges to the free pieces."""
@@ -338,7 +338,7 @@ def _each_page(values: NDArray[np.uint8], reach: Callable[[NDArray[np.uint8]], o
         list(pool.map(reach, pages))  # re-raises errors of the threads
 
 
-class _Block:
+class _MemoryOwner:
     """The owner of an array's memory: NumPy keeps it as long as any view is alive."""
 
     def __init__(

@@ -169,7 +169,7 @@ def capacity_with_alignment(nbytes: int, spare: int = SPARE) -> int:
     return round_up(nbytes, ALIGNMENT) + spare
 
 
-class Block:
+class ByteRange:
     """Bytes ``start`` to ``stop`` of the memory, until they are freed."""
 
     def __init__(self, start: int, stop: int) -> None:
@@ -194,15 +194,15 @@ class TwoStacks:
         self._start, self._stop = start, stop
         self.at_high_end = True
         self.peak = 0
-        self._low: list[Block] = []
-        self._high: list[Block] = []
+        self._low: list[ByteRange] = []
+        self._high: list[ByteRange] = []
 
     @property
     def size(self) -> int:
         """Bytes between the two ends."""
         return self._stop - self._start
 
-    def take(self, nbytes: int) -> Block:
+    def take(self, nbytes: int) -> ByteRange:
         """Return a block at one end of the free memory.
 
         Raises:
@@ -219,7 +219,7 @@ class TwoStacks:
                 f"{nbytes} bytes are taken and {stop - start} of {self.size} are free: a "
                 "primitive declares less memory than it takes, or does not free it in order"
             )
-        block = Block(stop - size, stop) if self.at_high_end else Block(start, start + size)
+        block = ByteRange(stop - size, stop) if self.at_high_end else ByteRange(start, start + size)
         (self._high if self.at_high_end else self._low).append(block)
         self.peak = max(self.peak, self.size - (stop - start) + size)
         return block
@@ -228,7 +228,7 @@ class TwoStacks:
 class _Owner:
     """Owner of an array's memory: CuPy keeps it as long as any view is alive."""
 
-    def __init__(self, block: Block, memory: Any) -> None:
+    def __init__(self, block: ByteRange, memory: Any) -> None:
         self._block = block
         self._memory = memory  # stays allocated until the last array is gone
 

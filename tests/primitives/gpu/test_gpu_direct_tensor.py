@@ -39,7 +39,7 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     ROWS,
     VOXEL_BYTES,
     WARPGROUPS,
-    Block,
+    ThreadBlock,
 )
 from znni.primitives.gpu.direct_tensor.launch import convolution_source, image_source
 from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
@@ -164,7 +164,7 @@ def test_small_blocks_keep_their_sums_in_registers(
 def test_products_of_few_columns_have_all_taps_along_z() -> None:
     cube = Vec3(3, 3, 3)
 
-    def block_of(maps: tuple[int, int], kernel: Vec3, chip: Chip = HOPPER) -> Block:
+    def block_of(maps: tuple[int, int], kernel: Vec3, chip: Chip = HOPPER) -> ThreadBlock:
         (strip, *_) = strips_for(layer_of(maps, kernel), FLOAT16, Vec3(128, 128, 128), chip)
         return strip.block
 
@@ -386,7 +386,7 @@ def ones(conv: Conv) -> np.ndarray:
     return np.ones(conv.out_features, np.float32)
 
 
-def plainly(weight: np.ndarray, scales: np.ndarray, block: Block) -> np.ndarray:
+def plainly(weight: np.ndarray, scales: np.ndarray, block: ThreadBlock) -> np.ndarray:
     """Return what ``weights_by_stage`` gives, made from whole arrays."""
     maps, features, *kernel = weight.shape
     padded = np.zeros((block.passes * block.columns, block.chunks * IN_MAPS, *kernel), np.float32)
@@ -451,7 +451,7 @@ def test_sums_of_a_block_are_the_convolution(numbers: TensorFormat) -> None:
         np.testing.assert_allclose(found[:13], expected, atol=tolerance * np.abs(expected).max())
 
 
-def image_of(x: np.ndarray, block: Block) -> np.ndarray:
+def image_of(x: np.ndarray, block: ThreadBlock) -> np.ndarray:
     """Return the image as ``image.cu`` writes it: (chunk, part, group of 8 maps, voxel, map)."""
     whole = np.zeros((block.chunks * IN_MAPS, *x.shape[1:]), np.float32)
     whole[: len(x)] = x
@@ -463,7 +463,7 @@ def image_of(x: np.ndarray, block: Block) -> np.ndarray:
     return split.transpose(1, 0, 2, 4, 3).astype(float)
 
 
-def sums_of_block(block: Block, image: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def sums_of_block(block: ThreadBlock, image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the output (map, z, y, x) of a block, with the addresses of ``multiply_stage``."""
     k, seen, tiles = block.kernel, block.seen, block.subtile
     out = np.zeros((block.columns, *block.out))

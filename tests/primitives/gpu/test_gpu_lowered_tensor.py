@@ -28,7 +28,7 @@ from znni.primitives.gpu.common.number_formats import (
 from znni.primitives.gpu.lowered_tensor.geometry import (
     MOST_COLUMNS,
     UNIT_MAPS,
-    Block,
+    ThreadBlock,
     Tiling,
     blocks_for,
     planes_for,
@@ -136,7 +136,7 @@ def sums_of(tiling: Tiling, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return out
 
 
-def products_of(block: Block, plane: np.ndarray, right: np.ndarray) -> np.ndarray:
+def products_of(block: ThreadBlock, plane: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return columns x voxels: each thread of four has every fourth map, four of a unit."""
     whole = np.zeros((block.units * UNIT_MAPS, plane.shape[1]), np.float32)
     whole[: len(plane)] = plane

@@ -115,7 +115,7 @@ def compute_sub_layers(
             result.free = lanes.downloading.record()
 
 
-class _Place:
+class _PieceBuffer:
     """A buffer on the GPU that has one piece at a time.
 
     Attributes:
@@ -133,6 +133,6 @@ class _Place:
         return self.array[:, : maps.length]
 
 
-def _places(lanes: Lanes, count: int, shape: Shape5) -> Iterator[_Place]:
+def _places(lanes: Lanes, count: int, shape: Shape5) -> Iterator[_PieceBuffer]:
     """Return places that take turns, forever."""
-    return cycle([_Place(lanes, shape) for _ in range(count)])
+    return cycle([_PieceBuffer(lanes, shape) for _ in range(count)])

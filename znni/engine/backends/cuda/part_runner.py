@@ -47,7 +47,7 @@ class Launched(NamedTuple):
         steps: the calls of its steps.
     """
 
-    place: _Place
+    place: _OutputBuffer
     parts: list[Parts]
     steps: list[tuple[Step, Span]]
 
@@ -105,7 +105,7 @@ class DevicePartRunner:
             self._upload = Upload(part.first_input, self._compute, itemsize, scale)
             extents = plan.network.blended_extents(plan.patch)
             dense = (plan.network.blended_features, *extents)
-            self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
+            self._places = cycle((_OutputBuffer(dense, dtype), _OutputBuffer(dense, dtype)))
 
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[ComputeStage]:
         """Return two stages, queueing and waiting, so that the GPU always has work queued.
@@ -213,7 +213,7 @@ class DevicePartRunner:
         return copying, computing
 
 
-class _Place:
+class _OutputBuffer:
     """A place for a patch's output.
 
     Attributes:

@@ -55,11 +55,11 @@ class Upload:
         self.compute = compute
         self.stream = cupy().cuda.Stream(non_blocking=True)
         nbytes = part.elements * itemsize
-        self._places = cycle((Place(nbytes), Place(nbytes)))
+        self._places = cycle((UploadBuffer(nbytes), UploadBuffer(nbytes)))
         self._scale = scale
-        self._scaled = Place(part.nbytes) if scale else None
+        self._scaled = UploadBuffer(part.nbytes) if scale else None
 
-    def next_place(self) -> Place:
+    def next_place(self) -> UploadBuffer:
         """Return the place that was filled before the last one."""
         return next(self._places)
 
@@ -104,7 +104,7 @@ class Parts:
         self._upload = upload
         self._values: NDArray[Any] | None = given.values
         self._scaling = given.scaling
-        self._at_work: tuple[Place, Any] | None = None
+        self._at_work: tuple[UploadBuffer, Any] | None = None
         self._settled = (0.0, 0.0)
         self.copied: list[Span] = []
         self.computed: list[Span] = []
@@ -203,7 +203,7 @@ def _pieces(values: NDArray[Any], x: Any) -> Iterator[tuple[NDArray[Any], Any]]:
         yield from zip(image, into, strict=True)
 
 
-class Place:
+class UploadBuffer:
     """GPU memory for one part.
 
     Args:

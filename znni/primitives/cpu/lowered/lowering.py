@@ -63,7 +63,7 @@ class Split(NamedTuple):
         return 4 * layer.out_features * layer.in_features * layer.kernel.volume if moves else 0
 
 
-class Block(NamedTuple):
+class OutputPart(NamedTuple):
     """A part of the output that is computed by itself: some maps, some voxels.
 
     Attributes:
@@ -91,19 +91,19 @@ class Block(NamedTuple):
         rows = layer.in_features * split.lowered.volume + self.maps * split.lifted.volume
         return 4 * rows * self.positions(split).volume
 
-    def halves(self) -> list[Block]:
+    def halves(self) -> list[OutputPart]:
         """Return all ways to halve the block."""
-        cuts = [Block(-(-self.maps // 2), self.size)] if self.maps > 1 else []
+        cuts = [OutputPart(-(-self.maps // 2), self.size)] if self.maps > 1 else []
         for axis, extent in enumerate(self.size):
             if extent > 1:
                 size = list(self.size)
                 size[axis] = -(-extent // 2)
-                cuts.append(Block(self.maps, Vec3(*size)))
+                cuts.append(OutputPart(self.maps, Vec3(*size)))
         return cuts
 
 
 @cache
-def bounded_block(layer: Conv, size: Vec3, split: Split, limit: int) -> Block:
+def bounded_block(layer: Conv, size: Vec3, split: Split, limit: int) -> OutputPart:
     """Return a block of at most ``limit`` bytes, or the smallest possible, that wastes little.
 
     The search starts from all maps and voxels of the output, whose extents are ``size``. It halves
@@ -115,7 +115,7 @@ def bounded_block(layer: Conv, size: Vec3, split: Split, limit: int) -> Block:
     lifted, lowered = split.lifted.volume, layer.in_features * split.lowered.volume
     above_z, above_y, above_x = split.lifted - 1
 
-    def price(block: Block) -> float:  # in integers, because a search asks for thousands of blocks
+    def price(block: OutputPart) -> float:  # in integers, because a search asks for thousands of blocks
         maps, (z, y, x) = block
         blocks = (
             -(-size.z // z) * -(-size.y // y) * -(-size.x // x) * -(-layer.out_features // maps)
@@ -124,7 +124,7 @@ def bounded_block(layer: Conv, size: Vec3, split: Split, limit: int) -> Block:
         rows, columns = maps * lifted + overhead, z * y * (x + overhead) + overhead
         return blocks * rows * columns * 4 * (lowered + maps * lifted) * z * y * x
 
-    block = Block(layer.out_features, size)
+    block = OutputPart(layer.out_features, size)
     while block.nbytes(layer, split) > limit and (halves := block.halves()):
         block = min(halves, key=price)
     return block
@@ -163,7 +163,7 @@ class LoweredLayer:
         operation(self.matrix[rows], lowered, out=product)
 
     def lift(
-        self, product: Float32, image: Float32, corner: Vec3, block: Block, first: int
+        self, product: Float32, image: Float32, corner: Vec3, block: OutputPart, first: int
     ) -> None:
         """Finish a block of an output image, ``image`` (f, z, y, x), from its product.
 

@@ -22,7 +22,7 @@ from znni.primitives.cpu.common.activation import (
 )
 from znni.primitives.cpu.common.numba_kernel import flat_view, longest_rows
 from znni.primitives.cpu.common.workers import Workers, even_slices, workers
-from znni.primitives.cpu.lowered.lowering import Block, LoweredLayer, Split, bounded_block
+from znni.primitives.cpu.lowered.lowering import OutputPart, LoweredLayer, Split, bounded_block
 
 # Bytes of a block's workspace, which stays in a core's cache and its share of the last-level cache.
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -104,7 +104,7 @@ class Lowered:
 
         return run
 
-    def _handed(self, layer: Conv, out: Shape5, split: Split, block: Block) -> HandedOut:
+    def _handed(self, layer: Conv, out: Shape5, split: Split, block: OutputPart) -> HandedOut:
         """Return the number of tasks.
 
         Each block takes one lowering, then a product and a lifting for each group of maps. Whole
@@ -117,8 +117,8 @@ class Lowered:
         shared = split.matrix_shape(layer)[1], block.positions(split).volume, out.f
         return HandedOut(3, sum(min(parts, extent) for extent in shared)).times(out.n)
 
-    def _blocking(self, layer: Conv, out: Shape5) -> tuple[Split, Block]:
-        whole = Block(out.f, out.size)
+    def _blocking(self, layer: Conv, out: Shape5) -> tuple[Split, OutputPart]:
+        whole = OutputPart(out.f, out.size)
         splits = (Split.after(axes, layer.kernel) for axes in self.lifted_axes)
         split = min(splits, key=lambda split: whole.nbytes(layer, split))
         return split, bounded_block(layer, out.size, split, BLOCK_BYTES) if self.blocked else whole
@@ -142,7 +142,7 @@ def _product_is_output(split: Split) -> bool:
 
 
 def _convolve_whole(
-    prepared: LoweredLayer, block: Block, x: Float32, y: Float32, pool: Workers
+    prepared: LoweredLayer, block: OutputPart, x: Float32, y: Float32, pool: Workers
 ) -> None:
     """Convolve one image after the other; the threads share each step."""
     split, matrix = prepared.split, prepared.matrix
@@ -156,7 +156,7 @@ def _convolve_whole(
 
 def _convolve_image(
     prepared: LoweredLayer,
-    block: Block,
+    block: OutputPart,
     source: Float32,
     lowered: Float32,
     result: Float32 | None,
@@ -178,7 +178,7 @@ def _convolve_image(
         if result is None:
             prepared.activate(target, maps)
             return
-        part = Block(maps.stop - maps.start, block.size)
+        part = OutputPart(maps.stop - maps.start, block.size)
         rows = slice(taps * maps.start, taps * maps.stop)
         prepared.lift(result[rows], target, ORIGIN, part, maps.start)
 
@@ -211,7 +211,7 @@ def _by_columns(
 
 
 def _convolve_in_blocks(
-    prepared: LoweredLayer, block: Block, x: Float32, y: Float32, pool: Workers
+    prepared: LoweredLayer, block: OutputPart, x: Float32, y: Float32, pool: Workers
 ) -> None:
     """Convolve many blocks, each from input to output by one thread."""
     split, taps = prepared.split, prepared.split.lifted.volume
@@ -224,11 +224,11 @@ def _convolve_in_blocks(
     def convolve(worker: int, item: tuple[int, ...]) -> None:
         n, corner = item[0], Vec3(*item[1:])
         size = block.size.minimum(out.size - corner)
-        positions = Block(block.maps, size).positions(split)
+        positions = OutputPart(block.maps, size).positions(split)
         lowered = _matrix_in(scratch[worker], prepared.matrix.shape[1], positions)
         prepared.lower(views[n], corner, positions, 0, lowered)
         for first in range(0, out.f, block.maps):
-            part = Block(min(block.maps, out.f - first), size)
+            part = OutputPart(min(block.maps, out.f - first), size)
             rows = slice(taps * first, taps * (first + part.maps))
             multiplied = _matrix_in(scratch[worker, lowered_size:], taps * part.maps, positions)
             prepared.multiply(rows, lowered, multiplied)

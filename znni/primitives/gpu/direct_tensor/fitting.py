@@ -17,7 +17,7 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     MOST_SUMS,
     ONE,
     STACKING_SUBTILES,
-    Block,
+    ThreadBlock,
 )
 
 # A warpgroup sums four products, of at most so many maps, in 160 registers of a thread. The
@@ -61,7 +61,7 @@ def blocks_for(
     *,
     exact: bool = False,
     keeps_images: bool = False,
-) -> tuple[Block, ...]:
+) -> tuple[ThreadBlock, ...]:
     """Return a block of each subtile that shared memory and registers have room for.
 
     Args:
@@ -91,7 +91,7 @@ def _blocks(
     most_columns: int,
     exact: bool,
     keeps_images: bool,
-) -> tuple[Block, ...]:
+) -> tuple[ThreadBlock, ...]:
     """Return the blocks of a kernel between numbers of input and output maps."""
     if kernel.volume * numbers.terms > MOST_SUMS[numbers]:
         return ()
@@ -104,7 +104,7 @@ def _blocks(
         fewer = (it for it in subtiles if it.volume <= TWO_PRODUCTS[0].volume)
         subtiles = tuple(dict.fromkeys((*TWO_PRODUCTS, *fewer)))
     whole = (
-        Block(
+        ThreadBlock(
             chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step,
             adds_up,
         )
@@ -115,7 +115,7 @@ def _blocks(
     return tuple(block for block in found if block is not None)
 
 
-def _fitting(block: Block, keeps_images: bool) -> Iterator[Block]:
+def _fitting(block: ThreadBlock, keeps_images: bool) -> Iterator[ThreadBlock]:
     """Yield blocks that fit, the one with most places for the image and largest stages first.
 
     With wgmma, the threads that copy the image work ahead, and need two places, or more if
@@ -140,7 +140,7 @@ def _fitting(block: Block, keeps_images: bool) -> Iterator[Block]:
                 yield found
 
 
-def _stages(block: Block) -> Iterator[Vec3]:
+def _stages(block: ThreadBlock) -> Iterator[Vec3]:
     """Yield the extents of stages that divide the kernel of a block, the largest first.
 
     The block is given with its whole kernel as a stage. If a product has all taps along z, stages

@@ -71,7 +71,7 @@ WEIGHT_BYTE_CYCLES = 1 / 20
 
 
 @dataclass(frozen=True)
-class Block:
+class ThreadBlock:
     """The work of a block at a time, all known when its kernel is compiled.
 
     Attributes:

@@ -33,7 +33,7 @@ from znni.primitives.gpu.common.number_formats import (
     TensorFormat,
 )
 from znni.primitives.gpu.common.voxels import strided
-from znni.primitives.gpu.direct_tensor.geometry import Block
+from znni.primitives.gpu.direct_tensor.geometry import ThreadBlock
 from znni.primitives.gpu.direct_tensor.weights import scales_of, sums_of, weights_by_stage
 from znni.primitives.gpu.direct_tensor.work import (
     MOST_SUMMING,
@@ -265,7 +265,7 @@ def bounds_of(activation: Activation, weights: ConvWeights) -> OutputBounds:
 
 
 def convolution_source(
-    block: Block, activation: Activation, number: int = 0, packing: Packing = UNPACKED
+    block: ThreadBlock, activation: Activation, number: int = 0, packing: Packing = UNPACKED
 ) -> str:
     """Return the CUDA source of ``convolve``.
 

@@ -11,7 +11,7 @@ from znni.network.layers import Conv
 from znni.primitives.gpu.common.hardware import Chip
 from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.direct_tensor.fitting import SUBTILES, blocks_for
-from znni.primitives.gpu.direct_tensor.geometry import Block
+from znni.primitives.gpu.direct_tensor.geometry import ThreadBlock
 
 # If an output has fewer blocks than this for each multiprocessor, smaller blocks are tried, too.
 # They are more blocks with fewer products each, so that fewer multiprocessors wait for the last
@@ -27,7 +27,7 @@ KEEPING_SHARE = 0.7
 class Strip(NamedTuple):
     """Part of an output along x, and the block that computes it."""
 
-    block: Block
+    block: ThreadBlock
     first: int
     last: int
 
@@ -38,7 +38,7 @@ class Strip(NamedTuple):
     def cycles(
         self, out: Vec3, *, packed: bool = False, adds: bool = False, sums: bool = False
     ) -> float:
-        """Return a multiprocessor's cycles for its part of an output, as ``Block.cycles``."""
+        """Return a multiprocessor's cycles for its part of an output, as ``ThreadBlock.cycles``."""
         part = out._replace(x=self.last - self.first)
         return self.block.cycles(part, out.x, packed=packed, adds=adds, sums=sums)
 
@@ -131,7 +131,7 @@ def strips_for(
     return best
 
 
-def _divisions(blocks: tuple[Block, ...], out: Vec3) -> Iterator[tuple[Strip, ...]]:
+def _divisions(blocks: tuple[ThreadBlock, ...], out: Vec3) -> Iterator[tuple[Strip, ...]]:
     """Yield strips that cover an output: one of each block, or one of wide blocks and a rest."""
     for block in blocks:
         yield (Strip(block, 0, out.x),)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from znni.machine.io_threads import finish, io_threads, mapped
 from znni.network.weights import Float32
 from znni.primitives.gpu.common.number_formats import float16_parts
-from znni.primitives.gpu.direct_tensor.geometry import GROUP, IN_MAPS, Block
+from znni.primitives.gpu.direct_tensor.geometry import GROUP, IN_MAPS, ThreadBlock
 
 # The weights of an output map are multiplied by a power of two, so that the largest is in float16's
 # upper range. Then all other weights, and the low parts of all, keep their precision.
@@ -54,7 +54,7 @@ def sums_of(weight: Float32) -> NDArray[np.float64]:
     return _of_all_maps(_sums, weight)
 
 
-def weights_by_stage(weight: Float32, scales: Float32, block: Block) -> NDArray[np.float16]:
+def weights_by_stage(weight: Float32, scales: Float32, block: ThreadBlock) -> NDArray[np.float16]:
     """Return weights in the order in which blocks bring them, padded with zeros.
 
     Args:

@@ -29,7 +29,7 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     IN_MAPS,
     PRODUCT_VOXELS,
     WARPGROUPS,
-    Block,
+    ThreadBlock,
 )
 from znni.primitives.gpu.direct_tensor.strips import Strip
 
@@ -105,7 +105,7 @@ class Pieces(ConvolutionWork):
     writes_views: ClassVar[bool] = True
 
     @property
-    def block(self) -> Block:
+    def block(self) -> ThreadBlock:
         """One of the strips' blocks, for what they have in common."""
         return self.strips[0].block
 

@@ -69,7 +69,7 @@ SLOWER = {4: 1.0, 3: 1.0, 2: 1.17}
 
 
 @dataclass(frozen=True)
-class Block:
+class ThreadBlock:
     """The work of a block, all known when its kernel is compiled.
 
     Attributes:
@@ -201,7 +201,7 @@ class Tiling(NamedTuple):
         x: voxels of a row.
     """
 
-    block: Block
+    block: ThreadBlock
     y: int
     x: int
 
@@ -221,18 +221,18 @@ class Tiling(NamedTuple):
 
 
 @cache
-def blocks_for(conv: Conv, numbers: TensorFormat, chip: Chip) -> tuple[Block, ...]:
+def blocks_for(conv: Conv, numbers: TensorFormat, chip: Chip) -> tuple[ThreadBlock, ...]:
     """Return a block for each division among warpgroups, if there is room for it."""
     maps = conv.in_features, conv.out_features
     blocks = (
-        _with_ring(Block(chip, numbers, conv.kernel, *maps, warpgroups, products, 1))
+        _with_ring(ThreadBlock(chip, numbers, conv.kernel, *maps, warpgroups, products, 1))
         for warpgroups in WARPGROUPS
         for products in PRODUCTS
     )
     return tuple(block for block in blocks if block is not None)
 
 
-def _with_ring(block: Block) -> Block | None:
+def _with_ring(block: ThreadBlock) -> ThreadBlock | None:
     """Return the block with as many units ahead as there is room for, those of a plane at most."""
     rings = range(min(MOST_RING, block.units + 1), LEAST_RING - 1, -1)
     blocks = (replace(block, ring=ring) for ring in rings)
@@ -259,7 +259,7 @@ def tiling_for(conv: Conv, numbers: TensorFormat, out: Vec3, chip: Chip) -> Tili
     )
 
 
-def _tilings(block: Block, out: Vec3) -> Iterator[Tiling]:
+def _tilings(block: ThreadBlock, out: Vec3) -> Iterator[Tiling]:
     """Yield the tilings of all widths, the widest first, with rows for all voxels.
 
     A width is the least with which so many tiles cover the output.

@@ -19,12 +19,12 @@ from znni.primitives.gpu.common.kernels import (
     strides_in_elements,
 )
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR
-from znni.primitives.gpu.lowered_tensor.geometry import Block, planes_for
+from znni.primitives.gpu.lowered_tensor.geometry import ThreadBlock, planes_for
 from znni.primitives.gpu.lowered_tensor.weights import weights_by_unit
 from znni.primitives.gpu.lowered_tensor.work import LoweredWork
 
 
-def source(block: Block, activation: Activation) -> str:
+def source(block: ThreadBlock, activation: Activation) -> str:
     """Return the CUDA source of ``convolve``."""
     numbers = block.numbers
     parts = (

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from znni.network.weights import Float32
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, TF32, bits_of_bfloat16
-from znni.primitives.gpu.lowered_tensor.geometry import UNIT_MAPS, Block
+from znni.primitives.gpu.lowered_tensor.geometry import UNIT_MAPS, ThreadBlock
 
 
-def weights_by_unit(weight: Float32, block: Block) -> NDArray[Any]:
+def weights_by_unit(weight: Float32, block: ThreadBlock) -> NDArray[Any]:
     """Return weights in the order in which they lie in shared memory, padded with zeros.
 
     A thread has every fourth of 16 maps, in the order in which it brings them. In each half of a
