@@ -71,7 +71,7 @@ def handing_out(batch: int, threads: int, only: list[str], effort: Effort) -> li
     ]
     call = Call(LAYER, shape)
     bench = Workbench([(primitive, call) for primitive in primitives])
-    runs = {primitive.name: bench.ready(primitive, call) for primitive in primitives}
+    runs = {primitive.name: bench.built(primitive, call) for primitive in primitives}
     runs[EMPTY_ROUND] = _empty_round(threads)
     contestants = {name: stopwatch(run) for name, run in runs.items()}
     results = run_rounds(contestants, effort)

@@ -220,7 +220,7 @@ def _workbench(plan: Plan) -> dict[str, Callable[[], None]]:
         for step, _ in _steps(plan)
     ]
     workbench = Workbench(calls)
-    return {call.operation.name: workbench.ready(found, call) for found, call in calls}
+    return {call.operation.name: workbench.built(found, call) for found, call in calls}
 
 
 def _summed(layers: Mapping[str, Sequence[float]]) -> list[float]:

@@ -266,7 +266,7 @@ class CalibratedCalls:
         chosen = _some_of(measurements_of(known, CostDatabase()), known)
         calls = [(known[one.primitive], Call(one.operation, one.shape)) for one in chosen]
         workbench = Workbench(calls)
-        self._ready = [workbench.ready(*call) for call in calls]
+        self._ready = [workbench.built(*call) for call in calls]
         self._then = sum(one.seconds for one in chosen)
 
     def count(self) -> int:

@@ -86,8 +86,8 @@ class CostModel(ABC):
             shape: the shape of the input.
             cost: the cost that the primitive declares for the operation and shape.
         """
-        told = cost.seconds is not None
-        factor = AS_SAID if told else self.factors(operation, shape)(primitive)
+        states_seconds = cost.seconds is not None
+        factor = AS_SAID if states_seconds else self.factors(operation, shape)(primitive)
         return Estimate(factor.times * built_in_seconds(primitive, cost), factor.error)
 
 

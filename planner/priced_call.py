@@ -35,12 +35,12 @@ class Sampled(NamedTuple):
         primitive: the primitive.
         seconds: its least built-in seconds per output voxel; infinite if it applies to no shape of
             the sample.
-        told: whether its costs say their own seconds, so that no factor changes them.
+        states_seconds: whether its costs say their own seconds, so that no factor changes them.
     """
 
     primitive: Primitive
     seconds: float
-    told: bool
+    states_seconds: bool
 
     @property
     def applies(self) -> bool:
@@ -55,7 +55,7 @@ class Sampled(NamedTuple):
             factor: the function that returns its least factor.
         """
         own = BOUND_SLACK * self.seconds if self.applies else 0.0
-        return max(own, FASTEST_SLACK * fastest) * (1.0 if self.told else factor(self.primitive))
+        return max(own, FASTEST_SLACK * fastest) * (1.0 if self.states_seconds else factor(self.primitive))
 
 
 class PricedCall:

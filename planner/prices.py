@@ -301,7 +301,7 @@ class Prices:
                 # Fewer items take no less time per item, and following primitives are never faster.
                 followed = self._follows.get(primitive.name, (primitive.name,))
                 known = [found[name].seconds for name in followed if name in found]
-                least = Sampled(primitive, max(known, default=0.0), told=False)
+                least = Sampled(primitive, max(known, default=0.0), states_seconds=False)
                 if not least.seconds and primitive.name in self._follows:
                     least = self._sample_of(primitive, largest)
                 if not 0.0 < least.seconds < inf:  # it may apply to fewer items alone
@@ -317,14 +317,14 @@ class Prices:
 
     def _sample_of(self, primitive: Primitive, steps: Iterable[Step]) -> Sampled:
         """Return a primitive after its least seconds per output voxel over some steps."""
-        found = Sampled(primitive, inf, told=False)
+        found = Sampled(primitive, inf, states_seconds=False)
         for step in steps:
             shape, out = step.shape_in, step.shape_out
             if primitive.out_shape(step.operation, shape) == out:
                 cost = primitive.cost(step.operation, shape)
                 seconds = built_in_seconds(primitive, cost) / (out.n * out.size.volume)
                 if seconds < found.seconds:
-                    found = Sampled(primitive, seconds, told=cost.seconds is not None)
+                    found = Sampled(primitive, seconds, states_seconds=cost.seconds is not None)
         return found
 
 

@@ -22,7 +22,7 @@ from znni.plans.cost import Cost, Memory
 from znni.plans.micro_batches import cost_of_pieces
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
-from znni.plans.step_primitive import chosen_by
+from znni.plans.step_primitive import composition_of
 
 HOLDS_NOTHING = Limit([])
 
@@ -209,7 +209,7 @@ class StepOptions:
     def _undivided(self, step: Step, within: float) -> Iterator[Step]:
         """Yield steps by one primitive for all items at once."""
         for offer in self._offered(step.operation, step.shape_in, step.shape_out, within):
-            chosen, seconds = chosen_by(offer.primitive), offer.seconds
+            chosen, seconds = composition_of(offer.primitive), offer.seconds
             yield replace(
                 step, primitive=chosen, cost=offer.cost, seconds=seconds, error=offer.error
             )
@@ -227,7 +227,7 @@ class StepOptions:
             costs = ((times, offer.cost) for times, offer in found.taken)
             yield replace(
                 step,
-                primitive=found.primitive.chosen,
+                primitive=found.primitive.composition,
                 cost=cost_of_pieces(costs, shape.nbytes + out.nbytes),
                 seconds=found.seconds,
                 error=found.error,

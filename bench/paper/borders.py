@@ -14,7 +14,7 @@ import typer
 from bench import session
 from bench.paper.strategies import HOST_RAM, STRATEGIES, without_convolutions_of_host
 from bench.record import Row
-from planner.sweeps import at_equal_ratios, cubes
+from planner.sensitivity import at_equal_ratios, cubes
 from znni.inference.planning import search
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for

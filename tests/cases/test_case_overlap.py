@@ -26,7 +26,7 @@ from znni.cases.networks import alone
 from znni.cases.together import THREE_EACH, Together
 from znni.core.errors import InvalidInput
 from znni.inference import session as session_module
-from znni.inference.kept_processes import KeptProcesses
+from znni.inference.process_cache import ProcessCache
 from znni.inference.open_run import OpenRun
 from znni.inference.plan_choice import given_or_found
 from znni.inference.session import Session
@@ -60,20 +60,20 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each plan was made ready ahead, by calls that made one ready."""
     found: list[bool] = []
-    ahead, take = KeptProcesses.build_ahead, KeptProcesses.take
+    ahead, take = ProcessCache.build_ahead, ProcessCache.take
 
-    def build_ahead(self: KeptProcesses, *given: Any) -> None:
+    def build_ahead(self: ProcessCache, *given: Any) -> None:
         ahead(self, *given)
         found.append(bool(self._kept))
 
-    def taken(self: KeptProcesses, *given: Any) -> Any:
+    def taken(self: ProcessCache, *given: Any) -> Any:
         kept = list(self._kept.values())
         made = take(self, *given)
         assert kept in ([], [made])
         return made
 
-    monkeypatch.setattr(KeptProcesses, "build_ahead", build_ahead)
-    monkeypatch.setattr(KeptProcesses, "take", taken)
+    monkeypatch.setattr(ProcessCache, "build_ahead", build_ahead)
+    monkeypatch.setattr(ProcessCache, "take", taken)
     return found
 
 
@@ -180,9 +180,9 @@ def test_a_case_ahead_waits_if_there_is_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net, cases = folder_of_cases(tmp_path)
-    taking, memory = KeptProcesses.taking, list[int]()
+    taking, memory = ProcessCache.taking, list[int]()
 
-    def tight(self: KeptProcesses, nbytes: int, process: int, _allowed: int) -> Any:
+    def tight(self: ProcessCache, nbytes: int, process: int, _allowed: int) -> Any:
         return taking(self, nbytes, process, process + nbytes)
 
     compute = OpenRun.compute
@@ -191,7 +191,7 @@ def test_a_case_ahead_waits_if_there_is_no_memory(
         self._progress = lambda *_: memory.append(self._session.processes._beside)
         return compute(self)
 
-    monkeypatch.setattr(KeptProcesses, "taking", tight)
+    monkeypatch.setattr(ProcessCache, "taking", tight)
     monkeypatch.setattr(OpenRun, "compute", watched)
     report = predict_cases(cases, net, OPTIONS)
     assert not report.failures

@@ -278,7 +278,7 @@ def test_a_process_is_told_once_when_all_its_blocks_are_computed() -> None:
     next(tiles)
     next(tiles)
     blocks.begun(1)
-    blocks.ready()
+    blocks.all_started()
     blocks.computed(1)
     for _ in tiles:
         blocks.begun(2)

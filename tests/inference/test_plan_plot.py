@@ -9,7 +9,7 @@ import pytest
 from command_line import refused, succeeds
 from small_search import CATALOGUE, small_search
 
-from planner.sweeps import Views, steps, views
+from planner.sensitivity import Views, steps, views
 from znni.core.errors import InvalidInput
 from znni.inference.plan_plot import check_drawable, figure, plot_plan
 from znni.primitives.catalogue import families

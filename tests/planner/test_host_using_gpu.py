@@ -53,10 +53,10 @@ CATALOGUE = (
 @pytest.fixture(autouse=True)
 def budgets_of_kibibytes() -> Iterator[None]:
     """Make a GiB of a GPU a KiB, so that small layers are divided."""
-    host_ram._chosen.cache_clear()
+    host_ram._divided.cache_clear()
     with mock.patch.object(host_ram, "GIB", KIB):
         yield
-    host_ram._chosen.cache_clear()
+    host_ram._divided.cache_clear()
 
 
 def search(

@@ -72,8 +72,8 @@ def of_measured_devices(catalogue: Catalogue) -> Catalogue:
     kinds = sorted({device.kind for device in measured})
     if not kinds:
         return catalogue
-    told = f"measured on {' and '.join(kinds)}"
-    return Among(catalogue, lambda found: found.device in measured, told, kinds)
+    source = f"measured on {' and '.join(kinds)}"
+    return Among(catalogue, lambda found: found.device in measured, source, kinds)
 
 
 def measurements_of(catalogue: Catalogue, database: CostDatabase) -> Iterator[Measurement]:

@@ -53,9 +53,9 @@ class Workbench:
             call: one of the calls given to the workbench.
             repeats: number of timed calls.
         """
-        return timed(self.ready(primitive, call), repeats)
+        return timed(self.built(primitive, call), repeats)
 
-    def ready(self, primitive: Primitive, call: Call) -> Callable[[], None]:
+    def built(self, primitive: Primitive, call: Call) -> Callable[[], None]:
         """Build a call, and return a function that runs it alone, any number of times."""
         operation, shape = call
         run = primitive.build(operation, shape, some_weights(operation))

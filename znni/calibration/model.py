@@ -88,7 +88,7 @@ class MeasuredModel(CostModel):
             for samples in self._samples.values()
             for sample in samples
         )
-        return sha256("\n".join(told).encode()).hexdigest()
+        return sha256("\n".join(samples).encode()).hexdigest()
 
     def factors(self, operation: Operation, shape: Shape5) -> Factors:
         """Return the function from a primitive to its factor for one call.

@@ -32,12 +32,12 @@ MOST_NOTED = 5
 # Starts of a GPU count in steps of so many seconds, because plans depend on them.
 STEADY_SECONDS = 0.5
 
-# The seconds around a run that plans tell, by their names in the notes. They stay until the median
+# The seconds around a run that plans show, by their names in the notes. They stay until the median
 # differs by more than a share of it, or by more than some seconds. So a command prints the same
 # again, although runs in between took a little more or less.
-TOLD = {"start": "told start", "planning": "told planning", "finishing": "told finishing"}
-TOLD_SHARE = 0.1
-TOLD_SECONDS = 0.03
+SHOWN = {"start": "told start", "planning": "told planning", "finishing": "told finishing"}
+NOTABLE_SHARE = 0.1
+NOTABLE_SECONDS = 0.03
 
 Kind: TypeAlias = Literal[DeviceKind, "gpus"]
 SEVERAL: Final = "gpus"
@@ -93,18 +93,18 @@ def _medians(known: Mapping[str, Sequence[float]]) -> FixedSeconds:
 
 
 def noted_around(kind: Kind) -> FixedSeconds:
-    """Return the seconds to start, to take a kept plan and to finish that plans tell, if any.
+    """Return the seconds to start, to take a kept plan and to finish that plans show, if any.
 
     They seldom change.
     """
     known = _read().get(kind, {})
-    told = {name: known[place][0] for name, place in TOLD.items() if place in known}
-    medians = _medians({name: known[name] for name in TOLD if name in known})
-    return medians._replace(**told)
+    shown = {name: known[place][0] for name, place in SHOWN.items() if place in known}
+    medians = _medians({name: known[name] for name in SHOWN if name in known})
+    return medians._replace(**shown)
 
 
 def with_noted(around: SecondsAround, kind: Kind) -> SecondsAround:
-    """Return the seconds around a run with those that plans tell here, as far as runs noted them.
+    """Return the seconds around a run with those that plans show here, as far as runs noted them.
 
     Args:
         around: the seconds of a run of any kind, those of ``AROUND`` among them. To finish may take
@@ -135,11 +135,11 @@ def note(kind: Kind, taken: FixedSeconds) -> None:
     for name, seconds in taken._asdict().items():
         if seconds is not None:
             mine[name] = [*mine.get(name, []), round(seconds, 3)][-MOST_NOTED:]
-    for name, told in TOLD.items():
+    for name, shown in SHOWN.items():
         if name in mine:
-            now, before = median_low(mine[name]), mine.get(told, [inf])[0]
-            alike = abs(now - before) <= max(TOLD_SHARE * now, TOLD_SECONDS)
-            mine[told] = [before if alike else now]
+            now, before = median_low(mine[name]), mine.get(shown, [inf])[0]
+            alike = abs(now - before) <= max(NOTABLE_SHARE * now, NOTABLE_SECONDS)
+            mine[shown] = [before if alike else now]
     NOTES.store(_about(), all_noted | {kind: mine})
 
 

@@ -210,10 +210,10 @@ class CaseRun:
             if self._networks.rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)
             if case.probabilities:
-                told, prepared = steps.told("probabilities"), self._inputs[0].prepared
-                write_probabilities(scan, prepared, case.folder, case.probabilities, told)
+                progress, prepared = steps.progress_of("probabilities"), self._inputs[0].prepared
+                write_probabilities(scan, prepared, case.folder, case.probabilities, progress)
                 steps.done("probabilities")
-            write_labels(scan, found, case.out, steps.told("writing"))
+            write_labels(scan, found, case.out, steps.progress_of("writing"))
             steps.done("writing")
             discard(case)
         return CaseReport(case.out, steps.seconds, tuple(self._reports))
@@ -256,15 +256,15 @@ class CaseRun:
         with self._session.processes.taking(*memory), ExitStack() as working:
             for group in self._networks.groups:
                 first = networks[group[0]]
-                told = self._steps.told("reading")
+                progress = self._steps.progress_of("reading")
                 free = room.steps.reading
-                prepared = preparation_for(scan, first, self.case.folder, told, free, before)
+                prepared = preparation_for(scan, first, self.case.folder, progress, free, before)
                 self._steps.done("reading")
                 if not self._inputs:
                     working.enter_context(meanwhile(partial(self._build, prepared)))
-                told, file = self._steps.told("resampling"), numbered(INPUT, group[0])
+                progress, file = self._steps.progress_of("resampling"), numbered(INPUT, group[0])
                 image, free = self.case.folder / file, room.steps.resampling
-                source = network_input(image, scan, prepared, before, room.threads, free, told)
+                source = network_input(image, scan, prepared, before, room.threads, free, progress)
                 self._steps.done("resampling")
                 for number in group:
                     own = prepared.shared_with(scan, networks[number])
@@ -294,8 +294,8 @@ class CaseRun:
 
     def _open(self, number: int) -> OpenRun:
         """Open the run of a network."""
-        request, told = self._request(number, self._inputs[number]), self._steps.told("network")
-        return OpenRun(request, self._session, progress=told)
+        request, progress = self._request(number, self._inputs[number]), self._steps.progress_of("network")
+        return OpenRun(request, self._session, progress=progress)
 
     def _close_runs(self) -> None:
         """Give up the runs that were opened and not computed."""
@@ -316,7 +316,7 @@ class CaseRun:
         """Compute the output of a network, unless an earlier run has."""
         if not self._out(number).exists():
             self._complete()
-            self._steps.told("network")(0, 1)  # its first block may take long
+            self._steps.progress_of("network")(0, 1)  # its first block may take long
             run = self._opened.pop(number, None)
             if run is None:
                 with self._session.processes.running():  # this machine may be measured for it
@@ -338,9 +338,9 @@ class CaseRun:
         """Return the labels of a network, from its output."""
         prepared, file = self._inputs[number].prepared, self._out(number)
         if self.case.probabilities:
-            told, room = self._steps.told("labels"), self._room
+            progress, room = self._steps.progress_of("labels"), self._room
             with self._session.processes.taking(room.steps.labels, room.process, room.allowed):
-                file = write_labels_of_maps(self.case.folder, prepared.network, told)
+                file = write_labels_of_maps(self.case.folder, prepared.network, progress)
             self._steps.done("labels")
         return Part(file, prepared.crop, self._networks.numbers_of(number))
 

@@ -177,13 +177,13 @@ def predict_cases(
             account.finished_before(case)
     stopped, known = Event(), KnownRooms()
 
-    def told(case: Case, step: str, done: int, total: int) -> None:
+    def report(case: Case, step: str, done: int, total: int) -> None:
         if stopped.is_set() and step in ENDING:
             raise KeyboardInterrupt
         progress(case, step, done, total)
 
     def begun_run(case: Case) -> CaseRun:
-        tell = partial(told, case)
+        tell = partial(report, case)
         return CaseRun(case, asked, weights, session, options, tell, removing, known)
 
     def compute(run: CaseRun, prepared: Future[None]) -> Future[CaseReport]:

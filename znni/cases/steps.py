@@ -40,6 +40,6 @@ class Steps:
         self.start()
         self.seconds[step] = self.seconds.get(step, 0.0) + self._begun - begun
 
-    def told(self, step: str) -> Progress:
+    def progress_of(self, step: str) -> Progress:
         """Return the progress of a step, called with voxels done and all voxels."""
         return lambda done, total: self._progress(step, done, total)

@@ -194,15 +194,15 @@ class BlockStore(Sink, Protocol):
         """Return the values (f', z, y, x) of a box that was written."""
 
 
-# A step of work.
-Step: TypeAlias = Callable[[], None]
+# A piece of work.
+Action: TypeAlias = Callable[[], None]
 
 # Takes the last two steps of an output, to do them in order, now or later. The first waits for the
 # disk, in any thread. The second gives the output its final name.
-LastSteps: TypeAlias = Callable[[Step, Step], None]
+LastSteps: TypeAlias = Callable[[Action, Action], None]
 
 
-def at_once(wait: Step, name: Step) -> None:
+def at_once(wait: Action, name: Action) -> None:
     """Do the last steps of an output now."""
     wait()
     name()

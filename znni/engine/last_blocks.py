@@ -32,8 +32,8 @@ class LastBlocks:
             yield tile
         self._settle()
 
-    def ready(self) -> None:
-        """Note that all processes have started. None is told before."""
+    def all_started(self) -> None:
+        """Note that all processes have started. None may leave before."""
         self._settle()
 
     def begun(self, process: int) -> None:
@@ -56,6 +56,6 @@ class LastBlocks:
     def _tell(self) -> None:
         with self._changing:
             through = [] if self._pending else [p for p, n in self._computing.items() if not n]
-            told = [self._leaves.pop(process) for process in through if process in self._leaves]
-        for tell in told:
+            leaving = [self._leaves.pop(process) for process in through if process in self._leaves]
+        for tell in leaving:
             tell()

@@ -26,7 +26,7 @@ from znni.engine.stage_chain import (
 from znni.engine.stages.stage_order import works
 from znni.engine.stopwatch import SharedStopwatch, Stopwatch
 from znni.engine.tiles import Allocate, Tile, allocate_new
-from znni.engine.timeline import Moments
+from znni.engine.timeline import Timeline
 from znni.machine.cold_pages import note_warm
 from znni.plans.job_seconds import ReportStage
 from znni.plans.plan import Plan
@@ -230,11 +230,11 @@ def run_volume(
                 block = state.blocks.read(
                     tile, plan.network, slot.allocate, as_stored=plan.takes_stored
                 )
-            moments.note(f"process {process + 1} has its first block")
+            timeline.note(f"process {process + 1} has its first block")
             return block
 
         def noted(block: Block) -> Block:
-            moments.note(f"process {process + 1} has computed its first block")
+            timeline.note(f"process {process + 1} has computed its first block")
             last_blocks.computed(process)
             return block
 
@@ -258,7 +258,7 @@ def run_volume(
     then = computed if len(per_process) == 1 else None
     numbers = range(len(per_process))
     last_blocks = LastBlocks(
-        _leaving(each, processes, moments, then, last=last) for each in numbers
+        _leaving(each, processes, timeline, then, last=last) for each in numbers
     )
     chains = [
         chain(number, slot, reading)
@@ -271,11 +271,11 @@ def run_volume(
         with StageChains(tiles, chains, state.remaining.stop) as work, processes.in_use(stopwatch):
             with stopwatch.during("building"):
                 work.meanwhile(processes.wait_until_ready)
-            moments.note("all processes can compute")
-            last_blocks.ready()
+            timeline.note("all processes can compute")
+            last_blocks.all_started()
             with stopwatch.during("running"):
                 work.finish()
-            moments.note("all blocks are written")
+            timeline.note("all blocks are written")
         memory = processes.plan.memory
         note_warm(memory.total - memory.process)
     finally:
@@ -287,7 +287,7 @@ def run_volume(
 def _leaving(
     number: int,
     processes: Processes,
-    moments: Moments,
+    timeline: Timeline,
     computed: Callable[[], None] | None,
     *,
     last: bool,
@@ -298,7 +298,7 @@ def _leaving(
     """
 
     def leave() -> None:
-        moments.note(f"process {number + 1} has computed its last block")
+        timeline.note(f"process {number + 1} has computed its last block")
         if last:
             processes.leave(number)
         if computed:

@@ -1,4 +1,4 @@
-"""The moments of a run, for a log that says what its processors waited for."""
+"""The timeline of a run: a log that says what its processors waited for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from znni.machine.process_age import process_age
 log = logging.getLogger("znni")
 
 
-class Moments:
+class Timeline:
     """Logs when something happens for the first time in a run. Any thread may call it."""
 
     def __init__(self) -> None:

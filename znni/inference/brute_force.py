@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Step
+from znni.core.volume import Action
 from znni.engine.stage_chain import nothing_to_do
 from znni.network.geometry import reads_of, whole_sizes
 from znni.network.layers import Conv, ConvTranspose, Layer, Model, Normalize, Pool, Weighted
@@ -225,7 +225,7 @@ class WindowsAt:
         network: Network,
         weights: Weights,
         seen: Callable[[Box], NDArray[np.floating]],
-        computed: Step = nothing_to_do,
+        computed: Action = nothing_to_do,
     ) -> None:
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows")

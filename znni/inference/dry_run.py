@@ -74,8 +74,8 @@ class DryRun:
                 f"others, it takes {time}, as predicted"
             )
         refused = [f"refused now   {obstacle}" for obstacle in self.obstacles]
-        told = [goes_on] * bool(self.finished) + [masked] * (self.outside is not None)
-        return told + refused
+        notes = [goes_on] * bool(self.finished) + [masked] * (self.outside is not None)
+        return notes + refused
 
 
 @checks_types

@@ -8,12 +8,12 @@ from time import perf_counter
 from znni.calibration.own_steps import measure, unmeasured_calls
 from znni.core.errors import InvalidInput
 from znni.core.logged import telling_if_long
-from znni.core.volume import Step
+from znni.core.volume import Action
 from znni.inference import planning
 from znni.inference.plan_choice import machine_here
 from znni.inference.request import Requirements
 from znni.machine.busy import slowdown
-from znni.plans.band import TOLD_SLOWDOWN
+from znni.plans.band import NOTABLE_SLOWDOWN
 from znni.plans.plan import Plan
 from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 
@@ -40,7 +40,7 @@ def _budget(plan: Plan) -> float:
     return min(plan.seconds / WORTH, MOST_SECONDS)
 
 
-def fastest_measured(plan: Plan, required: Requirements, make_room: Step) -> Plan:
+def fastest_measured(plan: Plan, required: Requirements, make_room: Action) -> Plan:
     """Return the fastest plan for a long run, by times of this machine.
 
     If kinds of primitives were never measured, the steps that they compute are measured first. Then
@@ -52,7 +52,7 @@ def fastest_measured(plan: Plan, required: Requirements, make_room: Step) -> Pla
         required: requirements that it meets.
         make_room: called before anything is measured, to release what else takes memory.
     """
-    if slowdown() >= TOLD_SLOWDOWN:
+    if slowdown() >= NOTABLE_SLOWDOWN:
         return plan  # times beside other programs would mislead all later plans
     budget = _budget(plan)
     if not may_be_measured(plan) or required.choices.costs != "auto" or plan.machine.absent:

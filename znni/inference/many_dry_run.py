@@ -49,15 +49,15 @@ class ManyDryRun:
     def seconds(self) -> float:
         """The predicted time. Plans and code are made ready once for volumes of the same shape."""
         seconds = 0.0
-        ready: set[Hashable] = set()
+        built: set[Hashable] = set()
         for run in self.runs.values():
             plan = run.plan
-            if not ready:
+            if not built:
                 seconds += plan.time.around.total
             alone = replace(plan.time, around=NOTHING_AROUND)
-            if (made := (plan.network.name, plan.patch, plan.segments)) in ready:
+            if (key := (plan.network.name, plan.patch, plan.segments)) in built:
                 alone = replace(alone, building=0.0, warming=0.0)
-            ready.add(made)
+            built.add(key)
             seconds += alone.total(run.blocks) if run.blocks else 0.0
         return seconds
 

@@ -73,7 +73,7 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> EngineChoice:
         return shared
     (model,), own = network.models, shared.network
     assert network.window is not None
-    about = (*_told(model), _processors(choices), network.window.size, choices.accuracy)
+    about = (*_cache_key(model), _processors(choices), network.window.size, choices.accuracy)
     if known := REASONS.load(about):
         return EngineChoice(own if known.startswith("znni") else network, known)
     theirs, ours = (_seconds(each, volume, choices) for each in (network, own))
@@ -156,7 +156,7 @@ def _seconds(network: Network, volume: Vec3, choices: Choices) -> float | DoesNo
 def _expressed(model: Model, network: Network) -> Network | str:
     """Return a model as layers, with windows and scaling as a network has them; or why not."""
     imported = _imported(model)
-    if known := REASONS.load(_told(model)):
+    if known := REASONS.load(_cache_key(model)):
         return known
     try:
         if load(imported) is None:
@@ -186,12 +186,12 @@ def _expressed(model: Model, network: Network) -> Network | str:
         why = f"znni does not, because {reason}"
         passing = isinstance(error, MissingLibrary | ImportEnded)
         if load(imported) is None and not passing:
-            REASONS.store(_told(model), why)
+            REASONS.store(_cache_key(model), why)
         return why
 
 
-def _told(model: Model) -> tuple[str, str]:
-    """Return a model's hash and its library, by which models are known."""
+def _cache_key(model: Model) -> tuple[str, str]:
+    """Return a model's hash and its library."""
     return model.sha256, model.runtime
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceKind
-from znni.core.volume import NewOutput, Output, Step
+from znni.core.volume import NewOutput, Output, Action
 from znni.engine.blocks import Blocks
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
@@ -49,7 +49,7 @@ def compute(
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
     reading: Progress | None = None,
-    opened: Step = nothing_to_do,
+    opened: Action = nothing_to_do,
     begun: Callable[[Plan, int, int], None] = tell_nobody,
 ) -> Callable[[], Report]:
     """Run a network over a volume, with the errors of ``infer``.
@@ -88,7 +88,7 @@ class OpenRun:
         waited: float | SecondsAround = 0.0,
         progress: Progress = no_progress,
         reading: Progress | None = None,
-        opened: Step = nothing_to_do,
+        opened: Action = nothing_to_do,
     ) -> None:
         before = waited if isinstance(waited, SecondsAround) else SecondsAround(start=waited)
         self._request, self._session, self._progress = request, session, progress
@@ -131,7 +131,7 @@ class OpenRun:
         """Compute all blocks, and return a function that completes the output, as ``compute``."""
         session, stopwatch, output, plan = self._session, self._stopwatch, self._output, self.plan
         asked, blocks, remaining = self._asked, self._blocks, self._remaining
-        last_steps = list[tuple[Step, Step]]()
+        last_steps = list[tuple[Action, Action]]()
         with self._abandoning(), session.processes.running() as let_next, ExitStack() as ending:
             left = remaining.voxels
             begun(self._expected, remaining.total - left, remaining.total)

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from planner.sweeps import ANY, Views, edge, steps
+from planner.sensitivity import ANY, Views, edge, steps
 from znni.core.errors import InvalidInput
 from znni.core.text import counted, in_units
 from znni.machine.machine import Device

@@ -64,7 +64,7 @@ from znni.primitives.catalogue import catalogue, families
 from znni.primitives.other_library.on_gpu import host_bytes
 
 if TYPE_CHECKING:
-    from planner.sweeps import Views
+    from planner.sensitivity import Views
 
 log = logging.getLogger("znni")
 
@@ -181,7 +181,7 @@ def _extents(given: object) -> Vec3:
 def explain(search: Search, plan: Plan) -> str:
     """Explain why each layer has its primitive, and why no layers are split between devices."""
     from planner.alternatives import alternatives
-    from planner.sweeps import best_split
+    from planner.sensitivity import best_split
 
     text = explanation(alternatives(plan, search.catalogue, search.model))
     split = None if plan.is_split else best_split(search)
@@ -190,7 +190,7 @@ def explain(search: Search, plan: Plan) -> str:
 
 def look_around(search: Search, plan: Plan) -> Views:
     """Return alternatives to the fastest plan: other limits, patch sizes and primitive families."""
-    from planner.sweeps import views
+    from planner.sensitivity import views
 
     with telling_if_long("looking for other plans"):
         return views(search, plan, families(search.catalogue))
@@ -299,7 +299,7 @@ def _fastest_or_why(search: Search, count: int, *, fresh: bool) -> list[Plan]:
     try:
         found = _fastest(search, count, fresh=fresh)
     except DoesNotFit as error:
-        from planner.sweeps import memory_for_half
+        from planner.sensitivity import memory_for_half
 
         sensible = memory_for_half(search, error.needed, error.device)
         raise DoesNotFit(

@@ -34,12 +34,12 @@ def weights_ahead(
     from znni.machine.io_threads import begin_task
     from znni.network.weights import weights_for
 
-    def ready() -> Weights:
+    def read() -> Weights:
         weights = weights_for(network, given, random_seed)
         _ = weights.sha256  # kept
         return weights
 
-    return begin_task(ready)
+    return begin_task(read)
 
 
 def processes_for(device: DeviceChoice, gpus: int | str) -> WaitingProcesses | None:

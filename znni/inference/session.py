@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 from znni.calibration.compiled_notes import note_compiled
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, kind_of, note
-from znni.calibration.record import StepTimes, refine
+from znni.calibration.record import ActionTimes, refine
 from znni.core.options import ANYTHING, AS_COMPUTED, Choices, Stored
 from znni.core.processors import GPU, HOST, DeviceKind
-from znni.core.volume import Step
+from znni.core.volume import Action
 from znni.engine.executor import Measured, not_measured
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
 from znni.engine.volume_runner import VolumeRunner
 from znni.inference.build_runner import prepare
 from znni.inference.first_measurement import fastest_measured
-from znni.inference.kept_processes import KeptProcesses, Prepare, without_statistics
+from znni.inference.process_cache import ProcessCache, Prepare, without_statistics
 from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import as_here
 from znni.inference.prestart import several_waiting
@@ -52,7 +52,7 @@ class Session:
     """Plans, processes and weights for one run, or for many.
 
     With ``choices``, plans and processes are kept for further jobs of the same shape, within the
-    memory allowed (``KeptProcesses``). That is looked up before each new plan, and before processes
+    memory allowed (``ProcessCache``). That is looked up before each new plan, and before processes
     are made.
 
     One thread runs volumes. Others may find plans for the next ones, and do further work in the
@@ -95,7 +95,7 @@ class Session:
         self._planning = RLock()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._plans_ahead: OrderedDict[Hashable, Plan] = OrderedDict()
-        self.processes = KeptProcesses(self._choices)
+        self.processes = ProcessCache(self._choices)
         self._waiting_thread: ThreadPoolExecutor | None = None
 
     def weights_for(
@@ -151,12 +151,12 @@ class Session:
         stored: Stored = AS_COMPUTED,
     ) -> VolumeRunner:
         """Return a runner of a plan, by the processes kept for it. See ``prepare``."""
-        ready = self.processes.ready if self.keeps else self.processes.take
+        find = self.processes.get if self.keeps else self.processes.take
         prepared, kind = self._preparing(weights, measured, stored)
-        return VolumeRunner(plan, lambda plan: ready(plan, kind, prepared))
+        return VolumeRunner(plan, lambda plan: find(plan, kind, prepared))
 
     def build_ahead(self, plan: Plan, weights: Weights, stored: Stored, allowed: int) -> None:
-        """Make the plan of the first run ready, as ``KeptProcesses.build_ahead`` does.
+        """Make the plan of the first run ready, as ``ProcessCache.build_ahead`` does.
 
         Args:
             plan: the plan.
@@ -197,7 +197,7 @@ class Session:
         """
         return nullcontext() if self.keeps else runner.released()
 
-    def begin_to_wait(self, wait: Step) -> Step:
+    def begin_to_wait(self, wait: Action) -> Action:
         """Wait for the disk in a thread if runs follow. Return the step that waits for the end."""
         if not self.keeps:
             return wait

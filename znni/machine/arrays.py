@@ -20,7 +20,7 @@ from znni.core import system
 # writing to the third resets the peak. Other systems have no such files.
 STATM, STATUS, CLEAR_REFS = "/proc/self/statm", "/proc/self/status", "/proc/self/clear_refs"
 PAGE_BYTES = mmap.PAGESIZE
-MOST_TOLD = 2**16  # bytes; such a file has a few thousand
+MOST_READ = 2**16  # bytes; such a file has a few thousand
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest SIMD register
 
@@ -90,7 +90,7 @@ def high_water_mark() -> int:
         status = _content(STATUS)
     except OSError:
         return system.peak_resident_bytes()
-    return _told(status, b"VmHWM")
+    return _field(status, b"VmHWM")
 
 
 def resident_shared_memory() -> int:
@@ -102,10 +102,10 @@ def resident_shared_memory() -> int:
         status = _content(STATUS)
     except OSError:
         return 0
-    return _told(status, b"RssShmem")
+    return _field(status, b"RssShmem")
 
 
-def _told(status: bytes, name: bytes) -> int:
+def _field(status: bytes, name: bytes) -> int:
     """Return the bytes in a field of Linux's file ``STATUS``; 0 if it has no such field."""
     found = status.partition(b"\n%b:" % name)[2].split(maxsplit=1)
     return int(found[0]) * 1024 if found else 0
@@ -115,7 +115,7 @@ def _content(path: str) -> bytes:
     """Return what Linux tells in a file about this process. A run of many volumes asks often."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return os.read(descriptor, MOST_TOLD)
+        return os.read(descriptor, MOST_READ)
     finally:
         os.close(descriptor)
 

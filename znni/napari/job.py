@@ -73,13 +73,13 @@ class Job:
             with self._process(folder / "log") as process:
                 with suppress(OSError):
                     self._window.send(task)
-                for event in self._told(process):
+                for event in self._events(process):
                     ended = event if isinstance(event, ENDS) else ended
                     yield event
             if ended is None:
                 yield self._sudden_end(process.returncode, folder / "log")
 
-    def _told(self, process: subprocess.Popen[bytes]) -> Iterator[Event | None]:
+    def _events(self, process: subprocess.Popen[bytes]) -> Iterator[Event | None]:
         """Yield what the process tells until it ends."""
         while True:
             if monotonic() > self._killed_from:

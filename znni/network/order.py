@@ -44,7 +44,7 @@ def order_of_lowest_peak(network: Network) -> tuple[Node, ...]:
             return _path(nodes, reached)
         if peak > reached[done][0]:
             continue
-        for index in search.ready(done):
+        for index in search.computable(done):
             after = done | 1 << index
             higher = max(peak, search.during(done, index))
             if after not in reached or higher < reached[after][0]:
@@ -112,7 +112,7 @@ class _Search:
         ending = sum(size for size, readers in self._joined[index] if readers & ~after == 0)
         return self.living(done) + max(Fraction(0), self._made[index] - ending)
 
-    def ready(self, done: int) -> list[int]:
+    def computable(self, done: int) -> list[int]:
         """Return the nodes that can be computed next."""
         return [
             index

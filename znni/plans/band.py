@@ -33,7 +33,7 @@ class Band(NamedTuple):
 
     def around(self, seconds: float) -> str:
         """Return the band around predicted seconds in words."""
-        beside = " beside the programs that run now" * (self.slowdown >= TOLD_SLOWDOWN)
+        beside = " beside the programs that run now" * (self.slowdown >= NOTABLE_SLOWDOWN)
         return (
             f"between {duration(self.least * seconds)} and {duration(self.longest * seconds)} "
             f"nine times of ten{beside}"
@@ -41,7 +41,7 @@ class Band(NamedTuple):
 
 
 # Less slowdown is not worth a word.
-TOLD_SLOWDOWN = 1.25
+NOTABLE_SLOWDOWN = 1.25
 
 # The expected error of a step's seconds, as a share of them, if no similar call was measured. It
 # was 0.21 over 544 layers on the machine where the primitives' efficiencies were measured

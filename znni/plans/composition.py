@@ -71,4 +71,4 @@ class AtOnce:
 
 
 # The name of a primitive, or a composition of several.
-Chosen: TypeAlias = str | InTurn | AtOnce
+Composition: TypeAlias = str | InTurn | AtOnce

@@ -51,10 +51,10 @@ class MicroBatches:
     @property
     def name(self) -> str:
         """The name in a plan's table, such as ``4x2 fft_data_parallel + 1x3 direct``."""
-        return str(self.chosen)
+        return str(self.composition)
 
     @property
-    def chosen(self) -> InTurn:
+    def composition(self) -> InTurn:
         """The pieces with the names of their primitives, as a plan stores them."""
         return InTurn(tuple(PieceBy(p.times, p.items, p.primitive.name) for p in self.pieces))
 

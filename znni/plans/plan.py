@@ -382,11 +382,11 @@ def _plain(value: object) -> Any:
         case float():
             return value if isfinite(value) else None
         case _ if is_dataclass(value):
-            return {key_in_files(it): _of_field(value, it) for it in fields(value) if _is_told(value, it)}
+            return {key_in_files(it): _of_field(value, it) for it in fields(value) if _is_written(value, it)}
     return value
 
 
-def _is_told(value: object, field: Field[Any]) -> bool:
+def _is_written(value: object, field: Field[Any]) -> bool:
     """Return whether JSON has a field, as older versions wrote it."""
     return field.metadata != UNLESS_DEFAULT or getattr(value, field.name) != field.default
 

@@ -247,10 +247,10 @@ def _difference(plan: Plan, best: Plan) -> str:
     for layer, computed in _how_computed(plan).items():
         if best_computed.get(layer) != computed:
             layers.setdefault(computed, []).append(layer)
-    told = [f"{computed} in {', '.join(names)}" for computed, names in layers.items()]
-    more = len(told) - MOST_DIFFERENCES
+    changes = [f"{computed} in {', '.join(names)}" for computed, names in layers.items()]
+    more = len(changes) - MOST_DIFFERENCES
     return (
-        "; ".join(told[:MOST_DIFFERENCES]) + f"; {more} more" * (more > 0)
+        "; ".join(changes[:MOST_DIFFERENCES]) + f"; {more} more" * (more > 0)
         or "the same in other patches"
     )
 

@@ -16,7 +16,7 @@ from znni.core.file_fields import alias
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Conv, Layer, Operation, Pool, layers_of
-from znni.plans.composition import Chosen
+from znni.plans.composition import Composition
 from znni.plans.cost import Cost
 
 
@@ -36,7 +36,7 @@ class Step:
     """
 
     operation: Operation
-    primitive: Chosen
+    primitive: Composition
     shape_in: Shape5
     shape_out: Shape5
     cost: Cost

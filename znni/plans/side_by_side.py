@@ -48,10 +48,10 @@ class SideBySide:
     @property
     def name(self) -> str:
         """The name in a plan's table, such as ``3 direct beside 61 host_ram_4GiB_gpu_direct``."""
-        return str(self.chosen)
+        return str(self.composition)
 
     @property
-    def chosen(self) -> AtOnce:
+    def composition(self) -> AtOnce:
         """The shares with the names of their primitives, as a plan stores them."""
         on_host, on_gpu = (ShareBy(it.items, it.primitive.name) for it in self._shares)
         return AtOnce(on_host, on_gpu)

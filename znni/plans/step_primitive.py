@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from znni.plans.composition import AtOnce, Chosen, InTurn
+from znni.plans.composition import AtOnce, Composition, InTurn
 from znni.plans.micro_batches import MicroBatches, Piece
 from znni.plans.primitive import Catalogue, Primitive
 from znni.plans.side_by_side import SideBySide, shared_out
 
 
-def chosen_by(primitive: Primitive) -> Chosen:
+def composition_of(primitive: Primitive) -> Composition:
     """Return a plan's notation of a primitive: its name, or the names that it is composed of."""
     if isinstance(primitive, MicroBatches | SideBySide):
-        return primitive.chosen
+        return primitive.composition
     return primitive.name
 
 
-def found(catalogue: Catalogue, chosen: Chosen) -> Primitive | None:
+def found(catalogue: Catalogue, chosen: Composition) -> Primitive | None:
     """Return the primitive of a plan's step; None if the catalogue lacks one of its components."""
     match chosen:
         case str(name):
@@ -33,7 +33,7 @@ def found(catalogue: Catalogue, chosen: Chosen) -> Primitive | None:
             return MicroBatches(tuple(made)) if alike else None
 
 
-def primitive_of(catalogue: Catalogue, chosen: Chosen) -> Primitive:
+def primitive_of(catalogue: Catalogue, chosen: Composition) -> Primitive:
     """Return the primitive of a plan's step, which the catalogue must contain.
 
     Raises:

@@ -42,8 +42,8 @@ class InstalledMember:
         try:
             found = tuple(function(self._device))
         except Exception as error:  # the code of others may raise anything
-            told = f"{type(error).__name__}: {error}"
-            raise offer.unusable(f"gives no primitives of a device: {told}") from error
+            message = f"{type(error).__name__}: {error}"
+            raise offer.unusable(f"gives no primitives of a device: {message}") from error
         for it in found:
             if missing := [name for name in MEMBERS if not hasattr(it, name)]:
                 raise offer.unusable(f"{it!r} is no primitive: it has no {', '.join(missing)}")

@@ -195,11 +195,11 @@ def reason(error: BaseException) -> str:
 
 
 @contextmanager
-def errors_as(told: Callable[[Exception], ZnniError], *passed: type[Exception]) -> Iterator[None]:
-    """Turn errors of libraries and file systems, which are of all kinds, into one that is told.
+def errors_as(to_error: Callable[[Exception], ZnniError], *passed: type[Exception]) -> Iterator[None]:
+    """Turn errors of libraries and file systems, which are of all kinds, into one of znni.
 
     Args:
-        told: returns the error that is raised instead.
+        to_error: returns the error that is raised instead.
         passed: errors that are passed on unchanged.
     """
     unchanged: tuple[type[Exception], ...] = (ZnniError, MemoryError, *passed)
@@ -208,4 +208,4 @@ def errors_as(told: Callable[[Exception], ZnniError], *passed: type[Exception]) 
     except unchanged:
         raise
     except Exception as error:
-        raise told(error) from error
+        raise to_error(error) from error

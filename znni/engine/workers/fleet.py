@@ -161,7 +161,7 @@ class Fleet:
             BaseException: what was raised in one of them as it got ready.
             RunFailed: one is gone.
         """
-        self._crew.wait_until_told()
+        self._crew.wait_until_sent()
         try:
             for worker in self._crew.workers:
                 worker.wait_until_ready()
@@ -235,7 +235,7 @@ class _Crew:
         self._process = os.getpid()
         self._over = Event()
         self._touching: Thread | None = None
-        self._told: Future[None] | None = None
+        self._sending: Future[None] | None = None
 
     def prepare(self, each: Sequence[Prepare]) -> None:
         """Begin to have each worker get ready.
@@ -247,16 +247,16 @@ class _Crew:
             each: for each worker, what makes its runner.
         """
         tasks = list(zip(self.workers, each, strict=True))
-        self._told = in_background(partial(_tell, tasks))
+        self._sending = in_background(partial(_send_all, tasks))
 
-    def wait_until_told(self) -> None:
+    def wait_until_sent(self) -> None:
         """Wait until all workers have their tasks, or are gone.
 
         Raises:
             BaseException: a task cannot be sent.
         """
-        if self._told:
-            self._told.result()
+        if self._sending:
+            self._sending.result()
 
     def touch(self, slots: int) -> None:
         """Begin to touch so many slots of each worker, in the order of their first blocks."""
@@ -284,8 +284,8 @@ class _Crew:
         """End the workers, and free all slots together: each takes a tenth of a second or more."""
         slots = [slot for worker in self.workers for slot in worker.slots]
         self.end()
-        if self._told:
-            self._told.exception()  # until then, a thread holds workers
+        if self._sending:
+            self._sending.exception()  # until then, a thread holds workers
         if self._touching:
             self._touching.join()  # it holds slots
         freeing = [Thread(target=slots.pop) for _ in slots]
@@ -295,7 +295,7 @@ class _Crew:
             each.join()
 
 
-def _tell(tasks: list[tuple[Worker, Prepare]]) -> None:
+def _send_all(tasks: list[tuple[Worker, Prepare]]) -> None:
     try:
         while tasks:
             worker, prepare = tasks.pop(0)

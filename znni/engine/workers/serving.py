@@ -109,8 +109,8 @@ def message_about(block: Block, labels: Labels | None) -> Asked:
     return Asked(block._replace(values=outline), labels)
 
 
-class _OnTheWay(NamedTuple):
-    """A block on its way through the stages.
+class _BlockInSlot(NamedTuple):
+    """A block on its way through the stages, and its slot.
 
     Attributes:
         socket: takes the answer.
@@ -154,7 +154,7 @@ def serve(control: Connection) -> None:
 def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, Slot]) -> None:
     stopwatch = Stopwatch()
     labels: Labels | None = None
-    first = list[_OnTheWay]()  # the first block of a run whose labels are others
+    first = list[_BlockInSlot]()  # the first block of a run whose labels are others
     peak_before, shared_before = high_water_mark(), resident_shared_memory()
 
     def own_peak() -> int:
@@ -162,28 +162,28 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
         of_slots = resident_shared_memory() - shared_before
         return max(peak_before, high_water_mark() - of_slots)
 
-    def on_the_way(socket: Connection, block: Block) -> _OnTheWay:
+    def in_slot(socket: Connection, block: Block) -> _BlockInSlot:
         slot = slots[socket]
-        return _OnTheWay(socket, slot, block._replace(values=slot.block(*block.values)))
+        return _BlockInSlot(socket, slot, block._replace(values=slot.block(*block.values)))
 
-    def asked(failed: Connection) -> Iterator[_OnTheWay]:
+    def asked(failed: Connection) -> Iterator[_BlockInSlot]:
         nonlocal labels
         while first:
             yield first.pop()
         sources = failed, control, *slots
         while True:
-            ready = wait(sources)
-            for socket in (socket for socket in sources if socket in ready):
+            readable = wait(sources)
+            for socket in (socket for socket in sources if socket in readable):
                 try:
-                    told = socket.recv()
+                    message = socket.recv()
                 except EOFError:
                     return
                 if socket is control:
                     control.send(Account(stopwatch.seconds, own_peak(), device_peak()))
                 else:
-                    patch = on_the_way(socket, told.block)
-                    if told.labels != labels:
-                        labels = told.labels
+                    patch = in_slot(socket, message.block)
+                    if message.labels != labels:
+                        labels = message.labels
                         first.append(patch)
                         return
                     yield patch
@@ -194,7 +194,7 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
         with stopwatch.during("host_layers"):
             return blended.labels(labels) if labels else blended.maps()
 
-    def answer(patch: _OnTheWay, labels: Labels | None) -> None:
+    def answer(patch: _BlockInSlot, labels: Labels | None) -> None:
         made, slot = patch.block.values, patch.slot
         if labels and made.dtype != labels.dtype:
             made = labels.apply(made)

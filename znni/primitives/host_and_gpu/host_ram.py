@@ -37,7 +37,7 @@ GIB = 2**30
 BUDGETS = (0.25, 1, 4, 16)
 
 
-class Chosen(NamedTuple):
+class DividedLayer(NamedTuple):
     """The way in which a layer is divided.
 
     Attributes:
@@ -93,7 +93,7 @@ class HostRam:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the shape of the output; None if no pieces fit the primitive and the budget."""
-        found = _chosen(self, layer, shape)
+        found = _divided(self, layer, shape)
         return found and found.sub_layers.out
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
@@ -141,8 +141,8 @@ class HostRam:
 
         return run
 
-    def _applicable(self, layer: Operation, shape: Shape5) -> Chosen:
-        return applying(_chosen(self, layer, shape), self, layer, shape)
+    def _applicable(self, layer: Operation, shape: Shape5) -> DividedLayer:
+        return applying(_divided(self, layer, shape), self, layer, shape)
 
 
 def build_parts(
@@ -161,7 +161,7 @@ def build_parts(
 
 
 @lru_cache(maxsize=2**16)
-def _chosen(primitive: HostRam, layer: Operation, shape: Shape5) -> Chosen | None:
+def _divided(primitive: HostRam, layer: Operation, shape: Shape5) -> DividedLayer | None:
     """Return the split with the least traffic that fits the GPU's primitive and the budget."""
     base, budget = primitive.base, int(primitive.gib * GIB)
     out = convolved(layer, shape)
@@ -172,7 +172,7 @@ def _chosen(primitive: HostRam, layer: Operation, shape: Shape5) -> Chosen | Non
     for split in splits(layer, shape, out, budget):
         parts = SubLayers(layer, shape, out, split)
         costs = _costs(base, parts)
-        if costs and (chosen := Chosen(parts, costs)).working <= budget:
+        if costs and (chosen := DividedLayer(parts, costs)).working <= budget:
             return chosen
     return None
 

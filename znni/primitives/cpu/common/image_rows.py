@@ -163,8 +163,8 @@ def store_row(
     store_transposed(
         emit,
         voxels,
-        emit.chosen(*staged, staging, row),
-        emit.chosen(*staged, emit.index(length), map_stride),
+        emit.select(*staged, staging, row),
+        emit.select(*staged, emit.index(length), map_stride),
         span,
         adding=finishing if finishing.adds else None,
     )

@@ -142,17 +142,17 @@ class NativeKernel(LazyKernel):
                 called = bytes(library.codegen._tm.emit_object(entry))
                 _, _, (code, _) = library.serialize_using_object_code()  # numba has compiled it
                 content = len(called).to_bytes(_LENGTH_BYTES, "little") + called + code
-                ready = _Native(self.function.__qualname__, content, kinds)
+                native = _Native(self.function.__qualname__, content, kinds)
                 store_checked(self._file(kinds), content, MOST_BYTES_OF_CODE)
-                return ready
+                return native
         except machine_code.NotLinked:  # it calls a function of numba's own
             pass
         by_numba = njit(**self.options)(with_compiled(self.function))
         return lambda _numbers, arguments: by_numba(*arguments)
 
     def _file(self, kinds: Kinds) -> Path:
-        told = "\n".join((*_key_of_kernel(self), repr(kinds), _environment()))
-        key = sha256(told.encode()).hexdigest()[:32]
+        described = "\n".join((*_key_of_kernel(self), repr(kinds), _environment()))
+        key = sha256(described.encode()).hexdigest()[:32]
         return machine_code.cache_directory() / f"{self.function.__name__.strip('_')}-{key}.native"
 
 

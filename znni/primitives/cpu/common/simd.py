@@ -197,7 +197,7 @@ class Emitter(VectorCode):
         left, right = self.index(left), self.index(right)
         return self._build.select(self._build.icmp_signed("<", left, right), left, right)
 
-    def chosen(self, left: Value, relation: str, right: Value, yes: Value, no: Value) -> Value:
+    def select(self, left: Value, relation: str, right: Value, yes: Value, no: Value) -> Value:
         """Return ``yes`` if the relation between two indices holds, else ``no``."""
         return self._build.select(self._build.icmp_signed(relation, left, right), yes, no)
 

@@ -176,7 +176,7 @@ def _transform(numbers: NumberFormat) -> PhaseKernel:
         # tile_transform.
         apart = emit.plus(emit["own_columns"], 1)
         place = emit.minus(fx, emit.times(emit.quotient(fx, apart), apart))
-        rows_here = emit.chosen(place, "==", emit.index(0), emit["whole_rows"], tile_y)
+        rows_here = emit.select(place, "==", emit.index(0), emit["whole_rows"], tile_y)
         with emit.loop(rows_here) as fy:
             roots = _row(emit, emit["roots_y"], fy, taps_y)
             with emit.loop(taps_z) as z:
@@ -199,7 +199,7 @@ def _column(emit: Emitter, fy: Value, fx: Value) -> Value:
     own = emit.plus(emit.times(beyond, emit["own_columns"]), emit.minus(fx, 1))
     after_whole = emit.plus(emit.times(emit["whole_rows"], emit["half_x"]), own)
     whole = emit.plus(emit.times(fy, emit["half_x"]), fx)
-    return emit.chosen(beyond, "<", emit.index(0), whole, after_whole)
+    return emit.select(beyond, "<", emit.index(0), whole, after_whole)
 
 
 def _row(emit: Emitter, roots: Value, frequency: Value, taps: Value) -> Value:

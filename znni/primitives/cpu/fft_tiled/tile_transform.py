@@ -144,7 +144,7 @@ def forward_rows(length: int) -> Kernel:
     staging = emit["staging"]
     with emit.when(*staged):
         zero(emit, staging, emit.index(LANES * length))
-    stride = emit.chosen(*staged, emit.index(length), emit["map_stride"])
+    stride = emit.select(*staged, emit.index(length), emit["map_stride"])
     with emit.loop(emit["inner_y"]) as y:
         row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
         with emit.when(*staged), emit.loop(emit["maps"]) as lane:
@@ -155,7 +155,7 @@ def forward_rows(length: int) -> Kernel:
         ahead = emit.at(row, emit.times(emit["y_stride"], ROWS_AHEAD))
         image = emit["map_stride"], emit["maps"]
         prefetch_rows(emit, ahead, *image, line_positions(length), written=False)
-        source = emit.chosen(*staged, staging, row)
+        source = emit.select(*staged, staging, row)
         voxels = load_transposed(emit, source, stride, length)
         target = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
         real_dft(length).evaluate(

@@ -177,7 +177,7 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
     staging = strip.staging
     missing_x, missing_maps = emit.minus(emit["inner_x"], length), emit.minus(maps, LANES)
     staged = emit.smaller(missing_x, missing_maps), "<", emit.index(0)
-    stride = emit.chosen(*staged, emit.index(length), map_stride)
+    stride = emit.select(*staged, emit.index(length), map_stride)
     with emit.when(*staged):
         zero(emit, staging, emit.index(LANES * length))
     with share.tiles() as ([corner, *_], spectrum):
@@ -194,7 +194,7 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
                 # The next strip usually lies beside this one, and needs another cache line or two.
                 ahead = range(length - 1, max(-1, length - 1 - width), -LANES)
                 prefetch_rows(emit, emit.at(row, width), map_stride, maps, ahead, written=False)
-                voxels = load_transposed(emit, emit.chosen(*staged, staging, row), stride, length)
+                voxels = load_transposed(emit, emit.select(*staged, staging, row), stride, length)
                 target = emit.at(plane, emit.times(y, strip.row_floats))
                 for tile in range(across):
                     first, place = tile * x_axis.outputs * x_axis.stride, tile * x_axis.values
@@ -365,9 +365,9 @@ def _rows(emit: PhaseEmitter, terms: _Terms, target: Value) -> None:
     rows, nothing = emit["rows"], emit.index(0)
     heights = sorted({1, FEW_ROWS, BLOCKS[terms.width]})
     for height, higher in zip(heights, [*heights[1:], None], strict=True):
-        stop = emit.chosen(rows, "<", emit.index(height), nothing, rows)
+        stop = emit.select(rows, "<", emit.index(height), nothing, rows)
         if higher is not None:
-            stop = emit.chosen(rows, "<", emit.index(higher), stop, nothing)
+            stop = emit.select(rows, "<", emit.index(higher), stop, nothing)
         with emit.loop(stop, step=height) as row:
             start = emit.smaller(row, emit.minus(rows, height))
             _block(emit, terms, target, start, height)

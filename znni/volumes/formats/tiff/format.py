@@ -97,7 +97,7 @@ def describe_tiff(place: str, dataset: str | None) -> str:
     """Describe the series of a file: axes, shape, type, voxels, and how outputs were made."""
     with opened(place) as file:
         chosen = [_series(file, place, dataset)] if dataset else file.series
-        lines = [f"  {_told(file, series)}, {grid_of(file, series)}" for series in chosen]
+        lines = [f"  {_described(file, series)}, {grid_of(file, series)}" for series in chosen]
         lines += described(stored_in(file).get("attributes", {}))
     return "\n".join([place, *lines])
 
@@ -160,10 +160,10 @@ def _series(file: Any, place: str, dataset: str | None) -> Any:
     is_one_of_them = number.isdecimal() and int(number) < len(file.series)
     if is_one_of_them and (dataset is not None or len(file.series) == 1):
         return file.series[int(number)]
-    told = ", ".join(_told(file, series) for series in file.series)
+    listed = ", ".join(_described(file, series) for series in file.series)
     if dataset is None and len(file.series) > 1:
-        raise InvalidInput(f"{place}: has several series of pages: {told}; name one, as {place}:/0")
-    raise InvalidInput(f"{place}: has no dataset {dataset!r}; it has {told}")
+        raise InvalidInput(f"{place}: has several series of pages: {listed}; name one, as {place}:/0")
+    raise InvalidInput(f"{place}: has no dataset {dataset!r}; it has {listed}")
 
 
 def check_codec(series: Any, place: str) -> None:
@@ -203,7 +203,7 @@ def chunks_of(
     return "zarr", None if page.compression == NOT_COMPRESSED else "deflate", page.chunks[:2]
 
 
-def _told(file: Any, series: Any) -> str:
+def _described(file: Any, series: Any) -> str:
     return f"{file.series.index(series)} {series.axes} {series.shape} {series.dtype}"
 
 

@@ -94,9 +94,9 @@ def open_zarr(place: str, dataset: str | None, time: Moment | None = None) -> St
 
 def _chunks(array: Any) -> tuple[Form, Codec | None, tuple[int, ...]]:
     """Return what reads the chunks of an array, their codec if it is known, and their extents."""
-    told = [str(compressor).lower() for compressor in array.compressors]
+    names = [str(compressor).lower() for compressor in array.compressors]
     codecs: tuple[Codec, ...] = ("zstd", "gzip")
-    known = (codec for codec in codecs if any(codec in one for one in told))
+    known = (codec for codec in codecs if any(codec in name for name in names))
     return "zarr", next(known, None), array.chunks
 
 

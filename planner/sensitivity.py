@@ -1,4 +1,4 @@
-"""Sweeps around a plan, as values: other memory limits, other patch sizes, and layer by layer."""
+"""Sensitivity of a plan: the fastest plans under other memory limits, and in other patches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from znni.plans.segments import Step
 # The strategy that allows all primitives.
 ANY = "any"
 
-# The number of points of each sweep.
+# The number of memory limits, and of patches, that are tried.
 LIMITS = 8
 CUBES = 10
 
@@ -25,7 +25,7 @@ WELL_OFF = 16  # times the least memory; more makes plans hardly faster
 STEPS = 9  # limits tried from the least memory to that, each 1.4 times the one before
 EDGES = 12  # cubes tried under each
 
-# The smallest and largest cubes of a sweep: their edges as shares of the plan's edge.
+# The smallest and largest cubes that are tried: their edges as shares of the plan's edge.
 LEAST_EDGE, MOST_EDGE = 1 / 8, 3 / 2
 
 # A patch is near a cube if their extents differ by no more than this factor.
@@ -51,7 +51,7 @@ class StepView:
 
 @dataclass(frozen=True)
 class Views:
-    """The sweeps around a plan.
+    """The plans around a plan.
 
     Attributes:
         plan: the plan.
@@ -67,7 +67,7 @@ class Views:
 
 
 def views(search: Search, plan: Plan, families: Mapping[str, Collection[str]]) -> Views:
-    """Return the sweeps around a plan.
+    """Return the plans around a plan.
 
     Args:
         search: the search that found the plan.

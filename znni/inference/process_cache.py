@@ -11,7 +11,7 @@ from threading import Condition, Lock, get_ident
 
 from znni.core.options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
-from znni.core.volume import Step
+from znni.core.volume import Action
 from znni.engine.pipeline import Processes
 from znni.inference.plan_choice import machine_here
 from znni.network.network import Network
@@ -20,7 +20,7 @@ from znni.plans.plan import Plan
 Prepare = Callable[[Plan], Processes]
 
 
-class KeptProcesses:
+class ProcessCache:
     """Prepared plans that are kept. All of them count towards the memory allowed.
 
     The plan that was used longest ago is released first. Threads run plans in turn. Other threads
@@ -41,7 +41,7 @@ class KeptProcesses:
         self._changed = Condition()
         self._building = Lock()
 
-    def ready(self, plan: Plan, kind: Hashable, prepare: Prepare) -> Processes:
+    def get(self, plan: Plan, kind: Hashable, prepare: Prepare) -> Processes:
         """Return the processes of a plan, after releasing what does not fit beside them.
 
         Args:
@@ -85,8 +85,8 @@ class KeptProcesses:
 
         Args:
             plan: the plan.
-            kind: as for ``ready``.
-            prepare: as for ``ready``.
+            kind: as for ``get``.
+            prepare: as for ``get``.
             allowed: the bytes of the host that may be taken in all.
         """
         with self._building:
@@ -103,7 +103,7 @@ class KeptProcesses:
             self._used = True
 
     @contextmanager
-    def running(self) -> Iterator[Step]:
+    def running(self) -> Iterator[Action]:
         """Run a plan within a ``with`` block, after the run before has let this one begin.
 
         The plan is not released for other work meanwhile.

@@ -1,4 +1,4 @@
-"""Sweeps around a plan: other limits, other patches, families of primitives, its steps."""
+"""Sensitivity of a plan: other limits, other patches, families of primitives, its steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import znni
 from planner.bare_steps import sample_steps
 from planner.patch_sizes import axis_sizes
 from planner.search import Search
-from planner.sweeps import (
+from planner.sensitivity import (
     ANY,
     NEAR,
     by_memory,
