@@ -346,10 +346,6 @@ inline void copy(unsigned target, const void* source, int of_source = BYTES) {
 inline void commit() { commit_group(); }
 inline void wait_all() { finish_copies(-1); }
 inline void wait_group(int left) { finish_copies(left); }
-inline void commit_and_wait() {
-  commit_group();
-  finish_copies(0);
-}
 inline void barrier(int id, int threads) { at_barrier(id, threads); }
 
 // A barrier in shared memory, of 8 bytes. A phase ends when all have arrived and all bytes are there.

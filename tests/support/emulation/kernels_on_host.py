@@ -61,7 +61,6 @@ INSTRUCTIONS = {
     "cp.async.commit_group;": "commit",
     "cp.async.wait_group %0;": "wait_group",
     "cp.async.wait_all;": "wait_all",
-    "cp.async.commit_group; cp.async.wait_group 0;": "commit_and_wait",
     "bar.sync %0, %1;": "barrier",
     "mbarrier.init.shared.b64 [%0], %1;": "begin_counting",
     "mbarrier.arrive.shared.b64 _, [%0];": "arrive",

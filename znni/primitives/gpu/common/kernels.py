@@ -37,6 +37,11 @@ def fast_activations_source() -> str:
     return source_beside(__file__, "fast_activations.cuh")
 
 
+def shared_copies_source() -> str:
+    """Return CUDA functions that copy to shared memory while a thread goes on."""
+    return source_beside(__file__, "shared_copies.cuh")
+
+
 def float16_pair_source() -> str:
     """Return CUDA functions for two float16 in a register."""
     return source_beside(__file__, "float16_pair.cuh")
@@ -79,7 +84,7 @@ def products_source(
             _wgmma_source(times * columns, numbers, left_in_registers=left_in_registers)
             for times in range(1, widths + 1)
         ]
-        return source_beside(__file__, "wgmma.cuh") + "".join(kinds)
+        return shared_copies_source() + source_beside(__file__, "wgmma.cuh") + "".join(kinds)
     if not left_in_registers:
         raise ValueError(f"chips of capability {chip.capability} take the left side in registers")
     return warp_mma_source(numbers) + source_beside(__file__, "warp_products.cuh")
@@ -91,13 +96,17 @@ def matrices_source() -> str:
 
 
 def warp_mma_source(numbers: TensorFormat) -> str:
-    """Return CUDA functions for products of single warps, on any chip since Ampere."""
+    """Return CUDA functions for products of single warps, on any chip since Ampere.
+
+    Four warps together make what one instruction of wgmma makes, with the same numbers in the same
+    registers.
+    """
     types = f"f32.{numbers.part}.{numbers.part}.f32"
     return (
-        source_beside(__file__, "mma.cuh")
+        shared_copies_source()
         + matrices_source()
         + (
-            "\n// Adds a product to a warp's sums, or puts it in their place.\n"
+            "\n// Adds a product of 16 rows and 8 columns to a warp's sums, or puts it in their place.\n"
             "__device__ __forceinline__ void multiply_add(float* sum, const unsigned (&a)[4], "
             "unsigned b0, unsigned b1, bool add) {\n"
             "  if (!add) sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;\n"

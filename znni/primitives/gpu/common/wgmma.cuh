@@ -1,10 +1,6 @@
 // Products of warpgroups on Hopper's tensor cores (wgmma): how they find their sides in shared
 // memory, and when they read and write.
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return (unsigned)__cvta_generic_to_shared(pointer);
-}
-
 // A side of a product in shared memory. It consists of matrices of 8 rows of 16 bytes: `next_sum`
 // bytes lead to the next matrix that the product sums over, `next_row` bytes to the next 8 rows (or
 // columns, of a right side). A side plus a number lies so many times 16 bytes further.

@@ -8,20 +8,11 @@
 // A transposed convolution has a kernel for each phase of its stride. Blocks are of one phase along z
 // and y. A thread makes all PHASES_X phases along x, which lie side by side in the output.
 //
-// Sizes are macros (see geometry.py). `activated` comes from common/activation.py. Indices into device
-// memory have 64 bits.
+// Sizes are macros (see geometry.py). `activated` comes from common/activation.py, the work of a block from
+// blocks.cuh, and copies from common/shared_copies.cuh. Indices into device memory have 64 bits.
 
-typedef long long Index;
-
-constexpr int THREADS = (LANES_X * LANES_Y + 31) / 32 * 32;
-constexpr int LIVE = (KERNEL_Z - 1) / STRIDE_Z + 1;
-constexpr int TILE_X = LANES_X * ALONG, TILE_Y = LANES_Y * ROWS;  // positions
-
-// The rows of input that a tile sees, and what a thread sees of one of them.
-constexpr int SEEN_Y = (TILE_Y - 1) * STRIDE_Y + KERNEL_Y;
+// What a tile and a thread see of a row of input.
 constexpr int SEEN_X = (TILE_X - 1) * STRIDE_X + KERNEL_X;
-constexpr int PLANE = SEEN_Y * PITCH;
-constexpr int COPIES = (PLANE + THREADS - 1) / THREADS;
 constexpr int VECTORS = ((ALONG - 1) * STRIDE_X + KERNEL_X + 3) / 4;
 static_assert(PITCH % 4 == 0 && PITCH >= SEEN_X && ALONG % 4 == 0, "rows are not vectors");
 
@@ -30,17 +21,6 @@ static_assert(PITCH % 4 == 0 && PITCH >= SEEN_X && ALONG % 4 == 0, "rows are not
 constexpr int TAPS = KERNEL_X * PHASES_X, TAP_VECTORS = (TAPS + 3) / 4;
 constexpr int WEIGHTS = STRIDE_Z * KERNEL_Y * LIVE * TAP_VECTORS * 4;
 constexpr int OUT = ALONG * PHASES_X;  // numbers of a row that a thread makes
-
-__device__ __forceinline__ void copy_word(float *shared, const float *device) {
-    const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(target), "l"(device));
-}
-
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-
-__device__ __forceinline__ void wait_for_oldest() {
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(AHEAD - 1) : "memory");
-}
 
 typedef float Sums[LIVE][ROWS][OUT];
 
@@ -93,8 +73,7 @@ __device__ __forceinline__ void add_products(Sums &sums, const float *tile, cons
 }
 
 // in: (image, map, z, y, x) by strides; out: the same. weights: (output map, phase along z, phase along
-// y, WEIGHTS); biases and slopes: (output map). Blocks: tile along x, y, z, phase along y, z, output map,
-// image; the first one is fastest. Each makes `each` planes.
+// y, WEIGHTS); biases and slopes: (output map).
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     depthwise(const float *__restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
               int size_z, int size_y, int size_x, const float *__restrict__ weights,
@@ -106,55 +85,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float4 *own_weights = shared;
     float *tiles = reinterpret_cast<float *>(shared + WEIGHTS / 4);
 
-    unsigned block = blockIdx.x;
-    const int tile_x = block % tiles_x * TILE_X;
-    block /= tiles_x;
-    const int tile_y = block % tiles_y * TILE_Y;
-    block /= tiles_y;
-    const int tile_z = block % tiles_z * each;
-    block /= tiles_z;
-    const int phase_y = block % PHASES_Y, phase_z = block / PHASES_Y % PHASES_Z;
-    block /= PHASES_Y * PHASES_Z;
-    const int map = block % maps, image = block / maps;
+    const Place place = place_of_block(tiles_x, tiles_y, tiles_z, each, maps);
+    const int map = place.map;
 
-    const float4 *given = reinterpret_cast<const float4 *>(weights) +
-                          Index((map * PHASES_Z + phase_z) * PHASES_Y + phase_y) * (WEIGHTS / 4);
+    const Index of_phase = (map * PHASES_Z + place.phase_z) * PHASES_Y + place.phase_y;
+    const float4 *given = reinterpret_cast<const float4 *>(weights) + of_phase * (WEIGHTS / 4);
     for (int i = threadIdx.x; i < WEIGHTS / 4; i += THREADS) own_weights[i] = given[i];
 
     // Beyond the last plane, row or column any number will do, because sums of it are not stored.
-    in += image * in_n + map / repeats * in_f + Index(tile_y) * STRIDE_Y * in_y + tile_x * STRIDE_X;
-    const int last_y = size_y - 1 - tile_y * STRIDE_Y, last_x = size_x - 1 - tile_x * STRIDE_X;
-    int from[COPIES];  // a few rows lie within 2^31 numbers
-#pragma unroll
-    for (int i = 0; i < COPIES; ++i) {
-        const int at = threadIdx.x + i * THREADS;
-        from[i] = min(at / PITCH, last_y) * int(in_y) + min(at % PITCH, last_x);
-    }
-    const int made = min(each, planes - tile_z), steps = made + LIVE - 1;
+    in += place.image * in_n + map / repeats * in_f + Index(place.y) * STRIDE_Y * in_y +
+          place.x * STRIDE_X;
+    int from[COPIES];
+    find_sources(from, place, size_y, size_x, int(in_y));
+    const int made = min(each, planes - place.z), steps = made + LIVE - 1;
     const auto bring = [&](int step) {
         float *target = tiles + step % (AHEAD + 1) * (STRIDE_Z * PLANE) + threadIdx.x;
 #pragma unroll
         for (int plane = 0; plane < STRIDE_Z; ++plane) {
             const float *source =
-                in + min((tile_z + step) * STRIDE_Z + plane, size_z - 1) * in_z;
+                in + min((place.z + step) * STRIDE_Z + plane, size_z - 1) * in_z;
 #pragma unroll
             for (int i = 0; i < COPIES; ++i)
-                if ((i + 1) * THREADS <= PLANE || threadIdx.x + i * THREADS < PLANE)
-                    copy_word(target + plane * PLANE + i * THREADS, source + from[i]);
+                if (copies(i))
+                    copy_word(shared_address(target + plane * PLANE + i * THREADS), source + from[i]);
         }
     };
 #pragma unroll
     for (int step = 0; step < AHEAD; ++step) {
         if (step < steps) bring(step);
-        commit();
+        commit_copies();
     }
 
     const int lane_x = threadIdx.x % LANES_X, lane_y = threadIdx.x / LANES_X;
-    const int x = tile_x + lane_x * ALONG, y = tile_y + lane_y * ROWS;
+    const int x = place.x + lane_x * ALONG, y = place.y + lane_y * ROWS;
     const int of_thread = lane_y * ROWS * STRIDE_Y * PITCH + lane_x * ALONG * STRIDE_X;
     const bool works = lane_y < LANES_Y && x < columns && y < rows;
-    out += image * out_n + map * out_f + Index(tile_z * PHASES_Z + phase_z) * out_z +
-           Index(y * PHASES_Y + phase_y) * out_y + x * PHASES_X;
+    out += place.image * out_n + map * out_f + Index(place.z * PHASES_Z + place.phase_z) * out_z +
+           Index(y * PHASES_Y + place.phase_y) * out_y + x * PHASES_X;
     const float bias = biases[map], slope = slopes[map];
     Sums sums;
 #pragma unroll
@@ -164,10 +131,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        wait_for_oldest();
+        wait_for_copies<AHEAD - 1>();
         __syncthreads();
         if (step + AHEAD < steps) bring(step + AHEAD);
-        commit();
+        commit_copies();
         if (!works) continue;
         const float *tile = tiles + step % (AHEAD + 1) * (STRIDE_Z * PLANE) + of_thread;
 #pragma unroll

@@ -33,6 +33,7 @@ from znni.primitives.gpu.common.hardware import (
     chip_of,
     processors_of,
 )
+from znni.primitives.gpu.common.kernels import shared_copies_source
 from znni.primitives.gpu.common.map_sums import in_fours
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.common.voxels import MOST, strided
@@ -182,7 +183,16 @@ def ordered_weights(layer: Conv | ConvTranspose, weight: Float32) -> Float32:
 
 def source(activation: Activation) -> str:
     """Return the CUDA source of ``depthwise``, which is compiled with a tile's ``options``."""
-    return sloped_activation_source(activation) + source_beside(__file__, "depthwise.cu")
+    return (
+        sloped_activation_source(activation)
+        + blocks_source()
+        + source_beside(__file__, "depthwise.cu")
+    )
+
+
+def blocks_source() -> str:
+    """Return CUDA functions for the work of a block, and for its copies to shared memory."""
+    return shared_copies_source() + source_beside(__file__, "blocks.cuh")
 
 
 # The GPUs that have this primitive.

@@ -36,20 +36,6 @@ typedef float Sums[WINDOW_Z][THREAD_Y][WINDOW_X][MAPS];
 constexpr int MAPS_PITCH = (MAPS + 3) / 4 * 4;
 constexpr int STAGE_WEIGHTS = TAPS_Z * KERNEL_X * KERNEL_Y * MAPS_PITCH;
 
-__device__ __forceinline__ void copy_word(float *shared, const float *device) {
-    const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(target), "l"(device));
-}
-
-__device__ __forceinline__ void copy_vector(float *shared, const float *device) {
-    const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(target), "l"(device));
-}
-
-__device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;\n" ::: "memory");
-}
-
 // Brings the part of the input, from `source` on, that a stage sees. Beyond the last plane, row or
 // column any value will do, because voxels that see it are not stored.
 __device__ __forceinline__ void bring_tile(float *tile, const float *source, Index stride_z,
@@ -71,7 +57,7 @@ __device__ __forceinline__ void bring_tile(float *tile, const float *source, Ind
 #pragma unroll
             for (int y = 0; y < TILE_Y; y += STEP_Y)
                 if (y + STEP_Y <= TILE_Y || y + thread_y < TILE_Y)
-                    copy_word(target + (z * TILE_Y + y) * PITCH,
+                    copy_word(shared_address(target + (z * TILE_Y + y) * PITCH),
                               plane + min(y + thread_y, last_y) * stride_y);
         }
     }
@@ -79,7 +65,8 @@ __device__ __forceinline__ void bring_tile(float *tile, const float *source, Ind
 #pragma unroll 1
         for (int i = threadIdx.x; i < TILE_Z * TILE_Y * REST_X; i += THREADS) {
             const int x = MAIN_X + i % REST_X, y = i / REST_X % TILE_Y, z = i / REST_X / TILE_Y;
-            copy_word(tile + (z * TILE_Y + y) * PITCH + x % WINDOW_X * PHASE + x / WINDOW_X,
+            float *target = tile + (z * TILE_Y + y) * PITCH + x % WINDOW_X * PHASE + x / WINDOW_X;
+            copy_word(shared_address(target),
                       source + min(z, last_z) * stride_z + min(y, last_y) * stride_y +
                           min(x, last_x));
         }
@@ -236,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         float *target = stage_weights + stage % 2 * STAGE_WEIGHTS;
         const float *source = weights + Index(stage) * STAGE_WEIGHTS;
         for (int i = threadIdx.x * 4; i < STAGE_WEIGHTS; i += THREADS * 4)
-            copy_vector(target + i, source + i);
+            copy_16_bytes(shared_address(target + i), source + i);
     };
 
     float sums[WINDOW_Z][THREAD_Y][WINDOW_X][MAPS];
@@ -248,7 +235,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             begin_sums(sums, bias + group * MAPS);
             left = stages_of_group;
         }
-        wait_for_copies();
+        commit_copies();
+        wait_for_copies<0>();
         __syncthreads();
         if (stage + 1 < stages) bring(stage + 1);
         add_products(sums, tiles + (ONE_INPUT_STAGE ? 0 : stage % 2) * TILE_FLOATS + of_thread,

@@ -13,7 +13,7 @@ from znni.network.layers import Activation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Run
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
-from znni.primitives.gpu.common.kernels import store_source, strides_in_elements
+from znni.primitives.gpu.common.kernels import shared_copies_source, store_source, strides_in_elements
 from znni.primitives.gpu.direct.geometry import Tile
 from znni.primitives.gpu.direct.work import DirectWork
 
@@ -21,7 +21,10 @@ from znni.primitives.gpu.direct.work import DirectWork
 def source(activation: Activation) -> str:
     """Return the CUDA source of ``convolve``, which is compiled with a tile's ``options``."""
     return (
-        activation_source(activation) + store_source() + source_beside(__file__, "convolution.cu")
+        activation_source(activation)
+        + store_source()
+        + shared_copies_source()
+        + source_beside(__file__, "convolution.cu")
     )
 
 

@@ -3,7 +3,7 @@
 // The warps that sum also bring image and weights, by asynchronous copies: those of some stages
 // ahead, and the next 16 maps of the image if there is a second place for them. Each warp has 16
 // rows of a warpgroup's products: its fragments of the weights serve all of its TILES products.
-// Functions for tensor cores come from common/mma.cuh, all else from convolution.cuh.
+// Products come from common/kernels.py, all else from convolution.cuh.
 
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int EIGHTS = COLUMNS / 8;

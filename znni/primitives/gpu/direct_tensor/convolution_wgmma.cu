@@ -41,12 +41,9 @@ __device__ __forceinline__ void copy(unsigned target, const void* source, int by
 // Copies a voxel of a group, or zeros.
 __device__ __forceinline__ void copy_voxel(unsigned target, const uint4* source, bool present) {
   if (READS_PACKED && IMAGE_GROUPS % 2)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
-                 "r"(present ? 16 : 0)
-                 : "memory");
+    copy_16_bytes_or_zeros(target, source, present);
   else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source)
-                 : "memory");
+    copy_16_bytes(target, source);
 }
 
 // Arrives at a barrier when all copies that the thread has started are done. Meanwhile it goes on.

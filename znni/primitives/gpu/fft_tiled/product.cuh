@@ -32,13 +32,6 @@ __device__ __forceinline__ void load_right(char* shared, const uint4* right, int
   }
 }
 
-// Starts a copy of 16 bytes to shared memory; if they are not `inside`, of zeros.
-__device__ __forceinline__ void copy_chunk(unsigned target, const char* source, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
-               "r"(inside ? 16 : 0)
-               : "memory");
-}
-
 __device__ __forceinline__ void team_barrier(int team) {
   if (TEAM_WARPS == 1)
     __syncwarp();

@@ -26,7 +26,7 @@ __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int g
     if (GROUPS % 2 && group == GROUPS) continue;
     const bool inside = row < valid && group < used_groups;
     const int offset = inside ? (row * groups + group) * GROUP_BYTES + half * CHUNK : 0;
-    copy_chunk(left + group * LEFT_GROUP_BYTES + (2 * row + (half ^ row / 4 % 2)) * CHUNK,
+    copy_16_bytes_or_zeros(left + group * LEFT_GROUP_BYTES + (2 * row + (half ^ row / 4 % 2)) * CHUNK,
                rows + offset, inside);
   }
 }

@@ -23,11 +23,11 @@ __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int g
     const int chunk = i % CHUNKS;
     const bool inside = row < valid && chunk / 2 < used_groups;
     const int offset = inside ? (row * groups + chunk / 2) * GROUP_BYTES + chunk % 2 * CHUNK : 0;
-    copy_chunk(left + row * ROW_BYTES + chunk * CHUNK, rows + offset, inside);
+    copy_16_bytes_or_zeros(left + row * ROW_BYTES + chunk * CHUNK, rows + offset, inside);
   }
   for (int i = thread; i < TEAM_ROWS * EXPONENTS / CHUNK; i += TEAM_THREADS) {
     const bool inside = i * CHUNK / EXPONENTS < valid;
-    copy_chunk(left + TEAM_ROWS * ROW_BYTES + i * CHUNK,
+    copy_16_bytes_or_zeros(left + TEAM_ROWS * ROW_BYTES + i * CHUNK,
                (const char*)exponents + (inside ? i * CHUNK : 0), inside);
   }
 }

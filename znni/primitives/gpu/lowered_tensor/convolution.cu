@@ -37,13 +37,6 @@ constexpr int WEIGHTS_BYTES = UNITS * 2 * RIGHT * 16;
 static_assert(PRODUCTS <= 2, "a thread copies from one voxel, and stores one at most");
 static_assert(RING - 1 <= UNITS, "units are brought a plane ahead at most");
 
-// Starts to copy a word, or zero.
-__device__ __forceinline__ void copy_word(unsigned target, const float* source, bool present) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source),
-               "r"(present ? 4 : 0)
-               : "memory");
-}
-
 __device__ __forceinline__ float word(unsigned shared) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(shared) : "memory");
@@ -137,10 +130,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const bool present = map + COPIED_MAPS <= IN_MAPS || map + lane / WARP_VOXELS < IN_MAPS;
         const float* number = source + map * stride_f;
         const int turned = COPIED_MAPS == 2 ? first / 2 % 2 * 8 : first % 4 * 8;
-        copy_word((target ^ turned * 4) + i * 128, present ? number : in, present);
+        copy_word_or_zero((target ^ turned * 4) + i * 128, present ? number : in, present);
       }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
     brought = brought + 1 == RING ? 0 : brought + 1;
   };
 #pragma unroll
@@ -168,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < OF_SET; ++i) sum[product][begins + i] = 0.0f;
 #pragma unroll
       for (int unit = 0; unit < UNITS; ++unit) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
+        wait_for_copies<RING - 2>();
         __syncwarp();
         const unsigned values = reading + read * UNIT_BYTES;
         read = read + 1 == RING ? 0 : read + 1;

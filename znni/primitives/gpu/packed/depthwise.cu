@@ -6,32 +6,15 @@
 //
 // If SUMS, a block also adds up each map that it makes, and its squares, for the norm after it.
 //
-// Sizes are macros (see depthwise_tiles.py). `activated` comes from common/activation.py, voxels and records
-// from records.cuh, and scales from direct_tensor/ranges.cuh.
+// Sizes are macros (see depthwise/geometry.py). `activated` comes from common/activation.py, voxels and
+// records from records.cuh, scales from direct_tensor/ranges.cuh, the work of a block from
+// depthwise/blocks.cuh, and copies from common/shared_copies.cuh.
 
-constexpr int WARPS = (LANES_X * LANES_Y + 31) / 32, THREADS = 32 * WARPS;
-constexpr int LIVE = (KERNEL_Z - 1) / STRIDE_Z + 1;
-constexpr int TILE_X = LANES_X, TILE_Y = LANES_Y * ROWS;  // positions
-
-constexpr int SEEN_Y = (TILE_Y - 1) * STRIDE_Y + KERNEL_Y;
-constexpr int PLANE = SEEN_Y * PITCH;
-constexpr int COPIES = (PLANE + THREADS - 1) / THREADS;
 constexpr int COLUMN = (ROWS - 1) * STRIDE_Y + KERNEL_Y;
 
 // Weights: (plane of the step, tap along x, tap along y, live plane, phase along x, map of the group).
 constexpr int ROW_WEIGHTS = LIVE * PHASES_X * 2;  // vectors
 constexpr int WEIGHTS = STRIDE_Z * KERNEL_X * KERNEL_Y * ROW_WEIGHTS;
-
-__device__ __forceinline__ void copy_voxel(uint4* shared, const uint4* device) {
-    const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(target), "l"(device));
-}
-
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-
-__device__ __forceinline__ void wait_for_oldest() {
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(AHEAD - 1) : "memory");
-}
 
 typedef float Sums[LIVE][ROWS][PHASES_X][8];
 
@@ -91,7 +74,7 @@ __device__ __forceinline__ void write_sums(const Eight& total, const Eight& squa
 
 // in and out: (image, group, z, y, x) by strides in voxels, with a record for each group. weights: (group,
 // phase along z, phase along y, WEIGHTS); biases and slopes: (map). sums: (image, part, map, sum or sum of
-// squares). Blocks: tile along x, y, z, phase along y, z, group, image; the first one is fastest.
+// squares).
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     depthwise(const uint4* __restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
               const Record* __restrict__ records, int size_z, int size_y, int size_x,
@@ -109,19 +92,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float4* own_weights = shared;
     uint4* tiles = reinterpret_cast<uint4*>(shared + WEIGHTS);
 
-    unsigned block = blockIdx.x;
-    const int tile_x = block % tiles_x * TILE_X;
-    block /= tiles_x;
-    const int tile_y = block % tiles_y * TILE_Y;
-    block /= tiles_y;
-    const int tile_z = block % tiles_z * each;
-    block /= tiles_z;
-    const int phase_y = block % PHASES_Y, phase_z = block / PHASES_Y % PHASES_Z;
-    block /= PHASES_Y * PHASES_Z;
-    const int group = block % groups, image = block / groups;
+    const Place place = place_of_block(tiles_x, tiles_y, tiles_z, each, groups);
+    const int group = place.map;
 
     const float4* given =
-        weights + Index((group * PHASES_Z + phase_z) * PHASES_Y + phase_y) * WEIGHTS;
+        weights + Index((group * PHASES_Z + place.phase_z) * PHASES_Y + place.phase_y) * WEIGHTS;
     const float unscaled = 1.0f / records[group].scale;
     for (int i = threadIdx.x; i < WEIGHTS; i += THREADS) {
         const float4 four = given[i];
@@ -135,41 +110,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int other = threadIdx.x; other < groups; other += THREADS) made[other].scale = scale;
 
     // Beyond the last plane, row or column any voxel will do, because sums of it are not stored.
-    in += image * in_n + group * in_f + Index(tile_y) * STRIDE_Y * in_y + tile_x * STRIDE_X;
-    const int last_y = size_y - 1 - tile_y * STRIDE_Y, last_x = size_x - 1 - tile_x * STRIDE_X;
-    int from[COPIES];  // a few rows lie within 2^31 voxels
-#pragma unroll
-    for (int i = 0; i < COPIES; ++i) {
-        const int at = threadIdx.x + i * THREADS;
-        from[i] = min(at / PITCH, last_y) * int(in_y) + min(at % PITCH, last_x);
-    }
-    const int made_planes = min(each, planes - tile_z), steps = made_planes + LIVE - 1;
+    in += place.image * in_n + group * in_f + Index(place.y) * STRIDE_Y * in_y + place.x * STRIDE_X;
+    int from[COPIES];
+    find_sources(from, place, size_y, size_x, int(in_y));
+    const int made_planes = min(each, planes - place.z), steps = made_planes + LIVE - 1;
     const auto bring = [&](int step) {
         uint4* target = tiles + step % (AHEAD + 1) * (STRIDE_Z * PARTS * PLANE) + threadIdx.x;
 #pragma unroll
         for (int plane = 0; plane < STRIDE_Z; ++plane) {
-            const uint4* source = in + min((tile_z + step) * STRIDE_Z + plane, size_z - 1) * in_z;
+            const uint4* source = in + min((place.z + step) * STRIDE_Z + plane, size_z - 1) * in_z;
 #pragma unroll
             for (int part = 0; part < PARTS; ++part)
 #pragma unroll
                 for (int i = 0; i < COPIES; ++i)
-                    if ((i + 1) * THREADS <= PLANE || threadIdx.x + i * THREADS < PLANE)
-                        copy_voxel(target + (plane * PARTS + part) * PLANE + i * THREADS,
-                                   source + part * in_f / PARTS + from[i]);
+                    if (copies(i))
+                        copy_16_bytes(
+                            shared_address(target + (plane * PARTS + part) * PLANE + i * THREADS),
+                            source + part * in_f / PARTS + from[i]);
         }
     };
 #pragma unroll
     for (int step = 0; step < AHEAD; ++step) {
         if (step < steps) bring(step);
-        commit();
+        commit_copies();
     }
 
     const int lane_x = threadIdx.x % LANES_X, lane_y = threadIdx.x / LANES_X;
-    const int x = tile_x + lane_x, y = tile_y + lane_y * ROWS;
+    const int x = place.x + lane_x, y = place.y + lane_y * ROWS;
     const int of_thread = lane_y * ROWS * STRIDE_Y * PITCH + lane_x * STRIDE_X;
     const bool works = lane_y < LANES_Y && x < columns && y < rows;
-    out += image * out_n + group * out_f + Index(tile_z * PHASES_Z + phase_z) * out_z +
-           Index(y * PHASES_Y + phase_y) * out_y + x * PHASES_X;
+    out += place.image * out_n + group * out_f + Index(place.z * PHASES_Z + place.phase_z) * out_z +
+           Index(y * PHASES_Y + place.phase_y) * out_y + x * PHASES_X;
     const Eight bias = of_eight_maps(biases, group), slope = of_eight_maps(slopes, group);
     Eight total = {}, squares = {};
     float most = 0.0f;
@@ -182,10 +153,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        wait_for_oldest();
+        wait_for_copies<AHEAD - 1>();
         __syncthreads();
         if (step + AHEAD < steps) bring(step + AHEAD);
-        commit();
+        commit_copies();
         if (!works) continue;
         const uint4* tile = tiles + step % (AHEAD + 1) * (STRIDE_Z * PARTS * PLANE) + of_thread;
 #pragma unroll
@@ -227,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 #if SUMS
     const unsigned parts = tiles_x * tiles_y * tiles_z * PHASES_Y * PHASES_Z;
-    const Index part = Index(image) * parts + blockIdx.x % parts;
+    const Index part = Index(place.image) * parts + blockIdx.x % parts;
     write_sums(total, squares, map_sums + (part * groups + group) * 16);
 #endif
     // If a number is infinite, the largest of the others is below the bound.

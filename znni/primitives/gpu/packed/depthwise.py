@@ -36,6 +36,7 @@ from znni.primitives.gpu.depthwise.geometry import Division, Taps, division
 from znni.primitives.gpu.depthwise.primitive import (
     FLOPS_TOGETHER,
     ISSUED,
+    blocks_source,
     depthwise_shape,
     kernels_by_step,
 )
@@ -197,5 +198,6 @@ def source(activation: Activation, numbers: TensorFormat, *, sums: bool) -> str:
         + common_source(numbers)
         + ranges_source(numbers)
         + sloped_activation_source(activation, rounded=True)
+        + blocks_source()
         + source_beside(__file__, "depthwise.cu")
     )

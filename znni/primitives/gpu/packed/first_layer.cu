@@ -13,7 +13,7 @@
 // The numbers of each map may be added up, and their squares, for a norm (SUMS_MAPS). Those of a
 // warp's voxels are added up in float32, and then to the warp's own sums in float64, in shared memory.
 //
-// Sizes are macros (see first_layer_tiles.py). Other functions come from common/mma.cuh,
+// Sizes are macros (see first_layer_tiles.py). Other functions come from common/shared_copies.cuh,
 // common/float16_pair.cuh, common/lane_sums.cuh, common/activation.py, direct_tensor/ranges.cuh and
 // packed/records.cuh.
 
@@ -68,13 +68,6 @@ __device__ __forceinline__ Place place_of(unsigned tile, unsigned tiles_z, unsig
     return place;
 }
 
-// Starts to copy a number to shared memory, or zero.
-__device__ __forceinline__ void copy_number(unsigned target, const float* source, bool present) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source),
-                 "r"(present ? 4 : 0)
-                 : "memory");
-}
-
 // Starts to copy the input that a block sees, and zeros for what lies beyond its end. A thread has
 // one number of every few rows.
 __device__ __forceinline__ void bring(unsigned given, const float* source, Index in_f, Index in_z,
@@ -91,7 +84,7 @@ __device__ __forceinline__ void bring(unsigned given, const float* source, Index
             const int y = row % SEEN_Y, z = row / SEEN_Y;
             const bool present = x < left_x && y < left_y && z < left_z;
             const float* number = source + z * in_z + y * in_y + x;
-            copy_number(given + (row * PITCH + x) * 4, present ? number : source, present);
+            copy_word_or_zero(given + (row * PITCH + x) * 4, present ? number : source, present);
         }
         source += in_f;
         given += ROWS * PITCH * 4;
