@@ -10,8 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeAlias
@@ -155,13 +156,16 @@ def _alone(
         sys.executable, "-m", "znni", "infer", str(scan), "--net", str(found), "--out", str(out),
         "--device", device, "--overwrite",
     ]  # fmt: skip
-    environment = _environment(folder)
-    shutil.rmtree(folder / "cache", ignore_errors=True)
-    progress("znni, for the first time")
-    first = timed_command(command, environment)
     progress("znni")
-    runs = [timed_command(command, environment) for _ in range(repeats)]
+    first = _with_empty_cache(folder, lambda: timed_command(command, _environment(folder)))
+    runs = [timed_command(command, _environment(folder)) for _ in range(repeats)]
     return _row("znni", device, classes, networks, 1, runs, [first])
+
+
+def _with_empty_cache(folder: Path, run: Callable[[], Run]) -> Run:
+    """Run znni as if for the first time: without the cache that earlier runs left."""
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    return run()
 
 
 def _row(
@@ -238,11 +242,9 @@ class _Runs:
         for count in sorted({1, cases}):
             inputs = self._inputs(count)
             if own:
-                first = []
-                if count == 1:
-                    shutil.rmtree(self._folder / "cache", ignore_errors=True)
-                    first.append(self._znni(inputs))
-                runs = [self._znni(inputs) for _ in range(repeats)]
+                znni = partial(self._znni, inputs)
+                first = [_with_empty_cache(self._folder, znni)] if count == 1 else []
+                runs = [znni() for _ in range(repeats)]
                 rows.append(self._row("znni", count, runs, first))
             if peer:
                 name = f"nnU-Net, {peer} resampling"

@@ -6,49 +6,32 @@ from typing import Any
 
 import pytest
 
-from znni.components.rules import KeepLargest, RemoveSmall, Rule, groups_of, rules_from
+from znni.components.rules import KeepLargest, RemoveSmall, Rule, groups_of
 from znni.core.errors import InvalidInput
 
 
-def test_rules_of_a_file() -> None:
-    entries = [
-        {"keep_largest": {"labels": [1, 2], "connectivity": 6}},
-        {"remove_small": {"labels": [3], "volume": 2.5, "background": 4}},
-    ]
-    assert rules_from(entries) == (
-        KeepLargest((1, 2), connectivity=6),
-        RemoveSmall((3,), volume=2.5, background=4),
-    )
-    assert rules_from([]) == ()
-
-
 @pytest.mark.parametrize(
-    ("entries", "problem"),
+    ("kind", "options", "problem"),
     [
-        ({"keep_largest": {"labels": [1]}}, "give a list of them"),
-        (["keep_largest"], "give keep_largest: {labels: "),
-        ([{"keep_largest": {"background": 0}}], "give keep_largest: {labels: "),
-        ([{"keep_largest": {"labels": 1}}], "give keep_largest: {labels: "),
-        ([{"keep_largest": {"labels": [1]}, "voxels": 2}], "give keep_largest: {labels: "),
-        ([{"keep_largest": {"labels": [1], "voxels": 2}}], "has voxels; give background, conn"),
-        ([{"remove_small": {"labels": [1], 3: 4}}], "has 3; give background, "),
-        ([{"keep_largest": {"labels": []}}], "give labels and a background from 0 to 65535"),
-        ([{"keep_largest": {"labels": [1, 2.0]}}], "give labels and a background from 0"),
-        ([{"keep_largest": {"labels": [True]}}], "give labels and a background from 0"),
-        ([{"keep_largest": {"labels": [65536]}}], "give labels and a background from 0"),
-        ([{"keep_largest": {"labels": [1], "background": -1}}], "give labels and a background"),
-        ([{"keep_largest": {"labels": [1], "connectivity": 8}}], "give the connectivity 6, 18"),
-        ([{"remove_small": {"labels": [1]}}], "give one of voxels and volume"),
-        ([{"remove_small": {"labels": [1], "voxels": 2, "volume": 2}}], "give one of voxels and"),
-        ([{"remove_small": {"labels": [1], "voxels": 1.5}}], "give voxels as an integer"),
-        ([{"remove_small": {"labels": [1], "volume": "2"}}], "volume as a number"),
-        ([{"remove_small": {"labels": [1], "voxels": -1}}], "give voxels or volume above 0"),
-        ([{"remove_small": {"labels": [1], "volume": float("nan")}}], "give voxels or volume abo"),
+        (KeepLargest, {"labels": ()}, "give labels and a background from 0 to 65535"),
+        (KeepLargest, {"labels": (1, 2.0)}, "give labels and a background from 0"),
+        (KeepLargest, {"labels": (True,)}, "give labels and a background from 0"),
+        (KeepLargest, {"labels": (65536,)}, "give labels and a background from 0"),
+        (KeepLargest, {"labels": (1,), "background": -1}, "give labels and a background"),
+        (KeepLargest, {"labels": (1,), "connectivity": 8}, "give the connectivity 6, 18"),
+        (RemoveSmall, {"labels": (1,)}, "give one of voxels and volume"),
+        (RemoveSmall, {"labels": (1,), "voxels": 2, "volume": 2}, "give one of voxels and"),
+        (RemoveSmall, {"labels": (1,), "voxels": 1.5}, "give voxels as an integer"),
+        (RemoveSmall, {"labels": (1,), "volume": "2"}, "volume as a number"),
+        (RemoveSmall, {"labels": (1,), "voxels": -1}, "give voxels or volume above 0"),
+        (RemoveSmall, {"labels": (1,), "volume": float("nan")}, "give voxels or volume abo"),
     ],
 )
-def test_what_is_no_rule_is_refused(entries: Any, problem: str) -> None:
+def test_numbers_out_of_range_are_refused(
+    kind: type[Rule], options: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(InvalidInput, match=problem):
-        rules_from(entries)
+        kind(**options)
 
 
 def test_rules_whose_order_does_not_matter_are_one_group() -> None:

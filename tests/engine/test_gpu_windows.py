@@ -27,7 +27,7 @@ from znni.inference.inferer import Inferer
 from znni.inference.planning import search
 from znni.inference.verify import verify
 from znni.machine.cuda import cupy
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import ConvWeights, Float32, random_weights

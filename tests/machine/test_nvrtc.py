@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from gpu_layers import needs_compiler
 
-from znni.machine.nvrtc import ResourceUsage, compile_offline, parsed_usage, resource_usage
+from kernel_resources import ResourceUsage, parsed_usage, resource_usage
+from znni.machine.nvrtc import compile_offline
 
 KERNELS = """
 #include <cuda_fp16.h>

@@ -13,7 +13,7 @@ from resampling_cases import boxes, resamplings
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.cuda import cupy
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.resampling.gpu import DeviceResampling, source
 from znni.resampling.spline import resample
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,41 +94,6 @@ class RemoveSmall:
 
 
 Rule: TypeAlias = KeepLargest | RemoveSmall
-
-NAMES: dict[str, type[Rule]] = {"keep_largest": KeepLargest, "remove_small": RemoveSmall}
-
-
-def rules_from(entries: object) -> tuple[Rule, ...]:
-    """Return the rules that a list of entries of a YAML or JSON file describes.
-
-    Example:
-        >>> rules_from([{"keep_largest": {"labels": [1, 2]}}])
-        (KeepLargest(labels=(1, 2), background=0, connectivity=26),)
-
-    Raises:
-        InvalidInput: an entry is no rule, or one of its numbers is out of range.
-    """
-    if not isinstance(entries, list):
-        raise InvalidInput(f"rules are {entries!r}; give a list of them")
-    return tuple(map(_rule, entries))
-
-
-def _rule(entry: Any) -> Rule:
-    match entry:
-        case {"keep_largest": {"labels": [*labels], **others}} if len(entry) == 1:
-            kind: type[Rule] = KeepLargest
-        case {"remove_small": {"labels": [*labels], **others}} if len(entry) == 1:
-            kind = RemoveSmall
-        case _:
-            raise InvalidInput(
-                f"rule {entry!r}: give keep_largest: {{labels: [1, 2]}}, or "
-                f"remove_small: {{labels: [1, 2], voxels: 100}}"
-            )
-    known = {field.name for field in fields(kind)}
-    if foreign := sorted(map(str, set(others) - known)):
-        raise InvalidInput(f"rule {entry!r} has {foreign[0]}; give {', '.join(sorted(known))}")
-    options: dict[str, Any] = dict(others)  # type: ignore[arg-type]  # known names
-    return kind(tuple(labels), **options)
 
 
 def groups_of(rules: Iterable[Rule]) -> list[tuple[Rule, ...]]:

@@ -22,9 +22,8 @@ from znni.network.case_rules import (
 # The orders of splines by MONAI's names.
 ORDERS: dict[Any, SplineOrder] = {"nearest": 0, "bilinear": 1, 0: 0, 1: 1, 3: 3}
 
-# Arguments of all transforms, and those of some, that do not change the result.
+# Arguments of all transforms that do not change the result.
 COMMON = ("keys", "allow_missing_keys", "meta_keys", "meta_key_postfix", "lazy", "device")
-TENSORS = (*COMMON, "data_type", "track_meta", "wrap_sequence", "drop_meta", "dtype", "image_only")
 
 # Transforms that change neither values nor voxels, before and after the network.
 LOADING = (

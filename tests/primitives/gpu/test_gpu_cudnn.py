@@ -16,7 +16,7 @@ from layers import extents
 
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Shape5, Vec3, valid_convolution
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv
 from znni.primitives.gpu.common.activation import EXPRESSIONS
 from znni.primitives.gpu.cudnn import graph, layout, refusals

@@ -10,7 +10,7 @@ from local_primitives import check
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import Conv, ConvTranspose
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, REGISTERS, Chip
 from znni.primitives.gpu.depthwise import primitive as depthwise

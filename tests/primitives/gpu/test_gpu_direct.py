@@ -11,7 +11,7 @@ from gpu_layers import DEVICE, most_spills, needs_compiler
 from layers import random_weights
 
 from znni.core.shapes import Shape5, Vec3, max_pooling, valid_convolution
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.plans.primitive import Primitive
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, LANES

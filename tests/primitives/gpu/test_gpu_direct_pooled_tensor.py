@@ -11,7 +11,7 @@ from gpu_layers import DEVICE, chips, needs_compiler
 from layers import assert_accurate, random_case, random_weights
 
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv, Pool, PooledConv
 from znni.plans.accuracy import class_of
 from znni.primitives.gpu.common.hardware import (

@@ -22,7 +22,7 @@ from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, DeviceArena, allocate
 from znni.machine.io_threads import begin_task, io_threads
 from znni.machine.machine import Device
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives import reference

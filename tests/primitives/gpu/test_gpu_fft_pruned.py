@@ -15,7 +15,7 @@ from layers import random_input, random_weights
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda import LibraryFailed
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import Conv
 from znni.primitives import reference
 from znni.primitives.gpu.fft_pruned import cufft

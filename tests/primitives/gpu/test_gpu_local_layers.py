@@ -15,7 +15,7 @@ from local_primitives import DENSE, MODULES, check
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.detect import detect_machine
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import (
     NO_PADDING,
     Conv,

@@ -13,7 +13,7 @@ from layers import assert_accurate, extents, random_case, random_input, random_w
 
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.machine import Device
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.plans.accuracy import class_of

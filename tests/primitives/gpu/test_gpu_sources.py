@@ -16,7 +16,8 @@ from layers import extents
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.backends.cuda import recombine as device_recombine
-from znni.machine.nvrtc import compile_offline, resource_usage
+from kernel_resources import resource_usage
+from znni.machine.nvrtc import compile_offline
 from znni.network.layers import Conv, Pool
 from znni.primitives.gpu.common.activation import softmax_source
 from znni.primitives.gpu.common.hardware import (

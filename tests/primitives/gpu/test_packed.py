@@ -16,7 +16,7 @@ from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.machine import Device
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.machine.packed_arrays import packed_bytes
 from znni.network.layers import (
     Add,

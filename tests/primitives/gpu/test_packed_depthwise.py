@@ -12,7 +12,7 @@ from packed_values import empty, packed, unpacked
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.machine import Device
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import Conv, ConvTranspose, PackedLayer
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import TensorFormat

@@ -18,7 +18,7 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv, PackedLayer
 from znni.network.weights import Weights
 from znni.plans.nominal_time import nominal_time

@@ -17,7 +17,7 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.machine.packed_arrays import packed_array
 from znni.network.layers import Conv, Normalize, PackedLayer
 from znni.network.weights import Weights

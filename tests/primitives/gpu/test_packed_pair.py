@@ -16,7 +16,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.machine import Device
-from znni.machine.nvrtc import resource_usage
+from kernel_resources import resource_usage
 from znni.machine.packed_arrays import LeftNorm
 from znni.network.layers import Add, Conv, ConvPair, Normalize, PackedLayer, SummedConvPair
 from znni.primitives.gpu.common.hardware import HOPPER, REGISTERS

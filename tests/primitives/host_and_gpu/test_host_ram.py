@@ -15,7 +15,8 @@ from layers import inputs, random_case, seeds
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
-from znni.machine.nvrtc import compile_offline, resource_usage
+from kernel_resources import resource_usage
+from znni.machine.nvrtc import compile_offline
 from znni.network.layers import Activation, Conv, Pool
 from znni.plans.composition import AtOnce, ShareBy
 from znni.plans.primitive import UsesGpu, convolved, without_gpu
