@@ -50,7 +50,7 @@ def bare_step(
 def sample_steps(operation: Operation, features: int, *, plain: bool = False) -> Iterator[Step]:
     """Yield bare steps of an operation for outputs and batches of many sizes.
 
-    Outputs are cubes. Those of convolutions are also boxes that are thin along some axes. Several
+    Outputs are cubes. Outputs of convolutions are also boxes that are thin along some axes. Several
     layers as one operation, and layers of packed values, are sampled only for single items, because
     plans use them only for those.
 

@@ -15,15 +15,15 @@ from znni.plans.segments import Step
 LEAST_WEIGHT = 1e-12
 
 
-def taken(step: Step, *, in_place: bool = False, apart: int = 0) -> int:
+def taken(step: Step, *, in_place: bool = False, copied_bytes: int = 0) -> int:
     """Return the peak bytes of one call of a step, with its input and output.
 
     Args:
         step: the step.
         in_place: whether its output already has its place, as for ``Step.taken``.
-        apart: the bytes that it takes if it makes its output apart, and not as a view.
+        copied_bytes: the bytes that it takes if it makes its output elsewhere and copies it.
     """
-    return step.taken(in_place=in_place) + (0 if step.cost.writes_views else apart)
+    return step.taken(in_place=in_place) + (0 if step.cost.writes_views else copied_bytes)
 
 
 def all_on_gpu(kept: int, pieces: int, peak: int) -> int:
@@ -46,7 +46,7 @@ class Slot:
         runs: the number of runs for a patch, on average over a sweep.
         held: the bytes alive beside the step's own.
         in_place: whether the step's output already has its place among the held bytes.
-        apart: the bytes that a step takes if it makes its output apart, and not as a view.
+        copied_bytes: the bytes that a step takes if it makes its output elsewhere and copies it.
         on_gpu: the GPU bytes that steps on the host may take together.
     """
 
@@ -54,12 +54,12 @@ class Slot:
     runs: float
     held: int
     in_place: bool = False
-    apart: int = 0
+    copied_bytes: int = 0
     on_gpu: float = inf
 
     def peak(self, step: Step) -> int:
         """Return the most bytes alive while a step runs in this slot."""
-        return self.held + taken(step, in_place=self.in_place, apart=self.apart)
+        return self.held + taken(step, in_place=self.in_place, copied_bytes=self.copied_bytes)
 
     def kept(self, step: Step) -> int:
         """Return the peak and the step's resident bytes together."""

@@ -181,9 +181,9 @@ class DeviceSearch:
             job_time: the time of the job for a load.
             limit: the seconds of the job to beat.
         """
-        best, within = None, SecondsToBeat(limit)
-        for candidate in self._beating(partition, budget, job_time, within, self._choosers):
-            best, within.seconds = candidate, job_time.seconds(candidate.load)
+        best, to_beat = None, SecondsToBeat(limit)
+        for candidate in self._beating(partition, budget, job_time, to_beat, self._choosers):
+            best, to_beat.seconds = candidate, job_time.seconds(candidate.load)
         return best
 
     def undominated(
@@ -194,15 +194,15 @@ class DeviceSearch:
         Candidates that others beat in time and in all bytes are left out. The arguments are the
         same as for ``fastest``.
         """
-        within = SecondsToBeat(limit)
-        return list(self._beating(partition, budget, job_time, within, [undominated_within]))
+        to_beat = SecondsToBeat(limit)
+        return list(self._beating(partition, budget, job_time, to_beat, [undominated_within]))
 
     def _beating(
         self,
         partition: Partition,
         budget: MemoryBudget,
         job_time: JobTime,
-        within: SecondsToBeat,
+        to_beat: SecondsToBeat,
         choosers: Iterable[Chooser],
     ) -> Iterator[Candidate]:
         """Yield candidates that fit and beat the seconds at that time, which the caller may lower.
@@ -211,10 +211,10 @@ class DeviceSearch:
             partition: the layers.
             budget: the bytes that they may take.
             job_time: the time of the job for a load.
-            within: the seconds of the job to beat.
+            to_beat: the seconds of the job to beat.
             choosers: the functions that choose steps.
         """
-        limit, least_of = within.seconds, self._partition_bounds
+        limit, least_of = to_beat.seconds, self._partition_bounds
         working, most = least_of.working(partition), budget(partition.input_shape._replace(n=1))
         if working > most or (limit == inf and not least_of.may_fit(partition, most)):
             return
@@ -227,19 +227,19 @@ class DeviceSearch:
             (segments, allowed, bare, least)
             for segments, bare, allowed in self._segmentations(partition, budget, bounds)
             for least in ([bounds.of_runs(slot.options[0], slot.runs) for slot in bare],)
-            if sum(least) < job_time.layers_within(within.seconds, least_peak(bare))
+            if sum(least) < job_time.layers_within(to_beat.seconds, least_peak(bare))
         ]
         for options, (segments, allowed, bare, least) in product(self._option_sets, segmented):
             if options.divides and not _has_batches(segments):
                 continue  # no pieces, so it was looked at before
-            layers_limit = job_time.layers_within(within.seconds, least_peak(bare))
+            layers_limit = job_time.layers_within(to_beat.seconds, least_peak(bare))
             slots = slots_that_fit(bare, least, options, allowed, layers_limit)
             for choose in choosers if slots else ():
-                layers_limit = job_time.layers_within(within.seconds, least_peak(slots))
+                layers_limit = job_time.layers_within(to_beat.seconds, least_peak(slots))
                 for choice in choose(slots, allowed, layers_limit, job_time.byte_seconds):
                     candidate = Candidate(segments, choice)
                     seconds = job_time.seconds(candidate.load)
-                    if seconds < within.seconds and _has_place(candidate, partition, allowed):
+                    if seconds < to_beat.seconds and _has_place(candidate, partition, allowed):
                         yield candidate
 
     def _least_of_block(self, segment: Segment) -> float:
@@ -255,7 +255,7 @@ class DeviceSearch:
             partition: the layers.
             budget: the bytes that they may take.
             job_time: the time of the job for a load.
-            limit: the seconds of the job above which it does not matter how many they are.
+            limit: the seconds of the job from which on the bound need not be any tighter.
         """
         least_of = self._partition_bounds
         working, most = least_of.working(partition), budget(partition.input_shape._replace(n=1))
@@ -278,7 +278,7 @@ class DeviceSearch:
             slots = [
                 replace(
                     slot,
-                    options=options(slot.options[0], in_place=slot.in_place, apart=slot.apart),
+                    options=options(slot.options[0], in_place=slot.in_place, copied_bytes=slot.copied_bytes),
                 )
                 for slot in bare
             ]
@@ -361,7 +361,7 @@ class DeviceSearch:
                 n,
                 held,
                 part.writes_in_place(step),
-                part.bytes_apart(step),
+                part.copied_bytes(step),
                 partition.on_gpu,
             )
             for (step, held), (_, n) in zip(part.held_beside(), part.step_runs(), strict=True)

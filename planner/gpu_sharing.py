@@ -124,11 +124,11 @@ def fastest_together(
     fastest_first = sorted(on_host, key=lambda it: it.choice.seconds)
     for own in sorted(on_gpu, key=lambda it: it.choice.seconds):
         job, left = job_time({GPU: own.load}), left_by(own)
-        within = job.layers_within(limit)
+        layers_limit = job.layers_within(limit)
         for helped in fastest_first:
-            if not helped.choice.seconds < within:
+            if not helped.choice.seconds < layers_limit:
                 break
             if helped.choice.on_gpu <= left and (seconds := job.seconds(helped.load)) < limit:
                 best, limit = Pair(helped, own), seconds
-                within = job.layers_within(limit)
+                layers_limit = job.layers_within(limit)
     return best

@@ -109,8 +109,8 @@ def least_bytes_of_arrays(
 def _held_at_once(network: Network) -> list[set[str]]:
     """Return the values beside the network's input that are in memory while a convolution runs.
 
-    None of them may lie where another one does, in any plan. So some values are left out: what is
-    joined to another one of them, and what a fusion does not store.
+    No two of these values share memory, in any plan. So two kinds of values are left out: values
+    that are joined to another one of them, and values that a fusion does not store.
     """
     layers = {node.name: node for node in network.nodes}
     fused = {name for it in fusions(network).values() for name in it.between}

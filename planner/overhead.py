@@ -1,4 +1,4 @@
-"""The memory and the time of a run: the sums of what its stages take, and what comes once."""
+"""The memory and the time of a run: the sums over its stages, and the costs that come once."""
 
 from __future__ import annotations
 
@@ -294,9 +294,10 @@ class Overhead:
     def beside(self, run: Setting, each: Counts[float]) -> StageSeconds:
         """Return the extra seconds of reading and writing while layers keep all cores busy.
 
-        The threads of all three share the cores evenly. Both begin when the layers take the next
-        patch. So each loses what it works itself to the layers, and to the other one as much, until
-        one of them is done. It also waits for its turns.
+        The threads of reading, writing and the layers share the cores evenly. Reading and writing
+        begin when the layers take the next patch. For each second of its own work, reading loses a
+        second to the layers, and another one to writing until writing is done. The same holds for
+        writing. Each also waits for its turns.
         """
         if not run.on_host:
             return NOTHING
@@ -322,7 +323,7 @@ class Overhead:
     def chunks_along(self, axis: int, patch: int, start: int, stop: int) -> float:
         """Return how many chunks of the input a block overlaps along an axis, on average.
 
-        The arguments are those of ``read_along``.
+        It takes the same arguments as ``read_along``.
         """
         known = self.stored.input_chunks
         if known is None:

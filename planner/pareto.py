@@ -41,7 +41,7 @@ class Front:
 
 
 class GpuFronts:
-    """Bytes on the host and on a GPU, none of which are as many as others in all four numbers.
+    """A Pareto front of four numbers of bytes: kept and working, on the host and on a GPU.
 
     Most steps take nothing of the GPU. They share one front, so they are decided as fast as there.
     """

@@ -152,7 +152,7 @@ def _cuts(network: Network) -> list[int]:
 def sums_at_cuts(processor: Processor, seconds: Sequence[Number], nothing: Number) -> list[Number]:
     """Return the seconds of a processor's layers for each number of first layers on the host.
 
-    They are those of the layers before the cut, or of the layers after it on a GPU.
+    On the host, the layers before the cut count. On a GPU, the layers after it count.
 
     Args:
         processor: the processor.

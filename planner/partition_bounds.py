@@ -99,7 +99,7 @@ class PartitionBounds(NamedTuple):
                     return False
         return True
 
-    def seconds(self, partition: Partition, allowed: float, within: float) -> dict[str, float]:
+    def seconds(self, partition: Partition, allowed: float, limit: float) -> dict[str, float]:
         """Return seconds of each layer that no candidate is below.
 
         Every segmentation computes the same outputs, if not more. So the fastest price for all
@@ -111,7 +111,7 @@ class PartitionBounds(NamedTuple):
         Args:
             partition: the layers.
             allowed: the bytes that they may take.
-            within: the seconds of all layers above which it does not matter how many they are.
+            limit: the seconds of all layers from which on the bounds need not be any tighter.
         """
         least = {node.name: partition.least.get(node.name, 0.0) for node in partition.nodes}
         if not partition.shapes or self.is_packed:
@@ -119,10 +119,10 @@ class PartitionBounds(NamedTuple):
         alone = (it for it in partition.nodes if it.name not in self._fused)
         convolutions = [it for it in alone if isinstance(it.layer, Conv)]
         gain = MOST_GAIN * sum(least[node.name] for node in convolutions)
-        if gain <= within - sum(least.values()) < inf:
+        if gain <= limit - sum(least.values()) < inf:
             return least
         for node in sorted(convolutions, key=lambda node: -least[node.name]):
-            left = within - sum(least.values())
+            left = limit - sum(least.values())
             if not left > 0:
                 break
             shape, out = _shapes_of(partition, node)
@@ -132,10 +132,10 @@ class PartitionBounds(NamedTuple):
             # A price for some items bounds the time of fewer only if these divide them.
             if items and all(items % n == 0 for n in divisors if n < items):
                 times = shape.n // items
-                enough = (least[node.name] + ROUNDED * left) / times
+                cutoff = (least[node.name] + ROUNDED * left) / times
                 layer = node.layer.local if partition.storage else node.layer
                 some, made = shape._replace(n=items), out._replace(n=items)
-                found = times * self.options.least_seconds(layer, some, made, enough)
+                found = times * self.options.least_seconds(layer, some, made, cutoff)
                 least[node.name] = max(least[node.name], found)
         return least
 

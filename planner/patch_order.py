@@ -135,7 +135,7 @@ def _seconds_of_jobs(
 
     Args:
         space: the space of plans.
-        counts: the counts of what is in a patch.
+        counts: the numbers that describe a patch.
         number: the numbers of patches.
         layers: the seconds of the layers on each device that runs some.
         brought: the bytes of a patch that are copied to the GPU.

@@ -132,16 +132,16 @@ class PricedCall:
             default=inf,
         )
 
-    def least_in_pieces(self, enough: float, share: float) -> float:
+    def least_in_pieces(self, cutoff: float, share: float) -> float:
         """Return a lower bound on the seconds of all items, in any pieces.
 
         Args:
-            enough: the seconds above which it does not matter how many they are.
+            cutoff: the seconds from which on the bound need not be any tighter.
             share: the items, as a share of those that whole pieces of any size cover.
         """
         known = (self._in_pieces(it) for it in self._found)
         least = share * min((it for it in known if it is not None), default=inf)
-        while self.least_waiting < min(least, enough, self._least_of_others):
+        while self.least_waiting < min(least, cutoff, self._least_of_others):
             offer = self.price_next()
             if offer and (found := self._in_pieces(offer)) is not None:
                 least = min(least, share * found)
@@ -165,7 +165,7 @@ class PricedCall:
     def next_seconds(self, room: float, arrays: int, *, beside: bool) -> float:
         """Return the seconds of the offer priced next, if it applies and fits; else infinity.
 
-        Arguments are those of ``fastest``.
+        It takes the same arguments as ``fastest``.
         """
         offer = self.price_next()
         return offer.seconds if offer and _fits(offer, room, arrays, beside=beside) else inf

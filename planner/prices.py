@@ -77,7 +77,7 @@ class Prices:
         return self._of_packed if isinstance(operation, PackedLayer) else self._of_arrays
 
     def offers(
-        self, operation: Operation, shape: Shape5, out: Shape5, within: float = inf
+        self, operation: Operation, shape: Shape5, out: Shape5, cutoff: float = inf
     ) -> list[Offer]:
         """Return the offers for one call, without those that another beats in all respects.
 
@@ -85,9 +85,9 @@ class Prices:
             operation: the operation.
             shape: the shape of the input.
             out: the shape of the output.
-            within: the seconds of the slowest offer wanted. The result may contain slower ones.
+            cutoff: the seconds of the slowest offer wanted. The result may contain slower ones.
         """
-        return self.call(operation, shape, out).offers_within(within)
+        return self.call(operation, shape, out).offers_within(cutoff)
 
     def call(self, operation: Operation, shape: Shape5, out: Shape5) -> PricedCall:
         """Return the offers for one call, priced as far as they were asked for.
@@ -151,7 +151,7 @@ class Prices:
         return ROUNDED * factor(offer.primitive) * built_in_seconds(offer.primitive, offer.cost)
 
     def least_seconds(
-        self, operation: Operation, shape: Shape5, out: Shape5, enough: float, sizes: Iterable[int]
+        self, operation: Operation, shape: Shape5, out: Shape5, cutoff: float, sizes: Iterable[int]
     ) -> float:
         """Return a lower bound on the seconds for all items of a call, in any pieces.
 
@@ -159,11 +159,11 @@ class Prices:
             operation: the operation.
             shape: the shape of the input.
             out: the shape of the output.
-            enough: the seconds above which it does not matter how many they are.
+            cutoff: the seconds from which on the bound need not be any tighter.
             sizes: the numbers of items that a piece may have, beside all of them.
         """
         share = min((shape.n / (size * -(-shape.n // size)) for size in sizes), default=1.0)
-        return self.call(operation, shape, out).least_in_pieces(enough, share)
+        return self.call(operation, shape, out).least_in_pieces(cutoff, share)
 
     def _noted(self, primitive: Primitive, key: CallKey, seconds: KnownSeconds) -> Offer | None:
         """Return a primitive's offer for one call, and note its built-in seconds.
@@ -271,8 +271,8 @@ class Prices:
     def _fastest(self, sampled: Collection[Sampled]) -> dict[type[Primitive], float]:
         """Return the least seconds per output voxel over the sample that count for each kind.
 
-        They are those of the kind itself if it takes its time per item. Otherwise they are those of
-        all primitives: the fastest shape of a whole image's transform is perhaps not sampled.
+        If a kind takes its time per item, its own primitives count. Otherwise all primitives count:
+        the fastest shape of a whole image's transform is perhaps not sampled.
         """
         found: dict[type[Primitive], float] = {}
         for it in sampled:

@@ -124,8 +124,8 @@ class Search(Space):
     def _may_sweep(self, best: BestPlans) -> bool:
         """Return whether sweeps are worth their search, given the best plans so far.
 
-        They need layers with context along z, all of which are on one GPU. On the host they gain
-        little.
+        They need layers with context along z. All layers must be on one GPU. On the host, sweeps
+        gain little.
         """
         if not (self.sweeps and best.plans and best.plans[0].seconds >= LONG_JOB):
             return False

@@ -55,8 +55,8 @@ class Views:
 
     Attributes:
         plan: the plan.
-        by_memory: fast plans under rising limits of its last device. The limits are those of their
-            machines. The last is the plan itself.
+        by_memory: fast plans under rising limits of its last device. Each plan's machine has its
+            limit. The last is the plan itself.
         by_patch: for each strategy, the fastest plans in cubes of rising size. Strategies without
             a plan that fits are left out. The first is ``ANY``; then come families of primitives.
     """
@@ -110,11 +110,11 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
     patches = list(near_cubes(search))
     found = [plan]
     for limit in sorted(limits, reverse=True):
-        within = undivided.within(limit, kind)
+        limited = undivided.within(limit, kind)
         # a plan that is fastest under more memory is also fastest under less, if it fits
         if found[-1].device_memory.total <= limit:
-            found.append(replace(found[-1], machine=within.machine))
-        elif fastest := within.fastest_of(patches):
+            found.append(replace(found[-1], machine=limited.machine))
+        elif fastest := limited.fastest_of(patches):
             found.append(fastest)
     return found[::-1]
 

@@ -36,9 +36,9 @@ def slots_that_fit(
         (step,), slot, left = bare[index].options, bare[index], limit - sum(least)
         if not left > 0:
             return []
-        enough = least[index] + ROUNDED * left
+        cutoff = least[index] + ROUNDED * left
         seconds = options.fastest(
-            step, allowed - slot.held, enough / slot.runs, in_place=slot.in_place
+            step, allowed - slot.held, cutoff / slot.runs, in_place=slot.in_place
         )
         least[index] = max(least[index], slot.runs * seconds)
     slots: list[Slot] = []
@@ -46,8 +46,8 @@ def slots_that_fit(
         left = limit - sum(least)
         if not left > 0:
             return []
-        (step,), within = slot.options, ROUNDED * (fastest + left) / slot.runs
-        steps = options.relaxed(step, in_place=slot.in_place, apart=slot.apart, within=within)
+        (step,), cutoff = slot.options, ROUNDED * (fastest + left) / slot.runs
+        steps = options.relaxed(step, in_place=slot.in_place, copied_bytes=slot.copied_bytes, cutoff=cutoff)
         found = slot.fitting(steps, allowed)
         if not found.options:
             return []
@@ -85,14 +85,14 @@ def _slot_with_pieces(
     (step,) = bare.options
     arrays = bare.peak(step)
     beside = undominated_within(others, allowed, limit - bare.runs * relaxed.options[0].seconds)
-    within = Limit(
+    piece_limit = Limit(
         ((limit - it.seconds) / bare.runs, allowed - it.resident - arrays) for it in beside
     )
     if not any(
-        within.holds(candidate.seconds, relaxed.kept(candidate) - arrays)
+        piece_limit.holds(candidate.seconds, relaxed.kept(candidate) - arrays)
         for candidate in relaxed.options
     ):
         return replace(bare, options=())
     return bare.fitting(
-        options(step, in_place=bare.in_place, apart=bare.apart, limit=within), allowed
+        options(step, in_place=bare.in_place, copied_bytes=bare.copied_bytes, limit=piece_limit), allowed
     )

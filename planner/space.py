@@ -104,7 +104,7 @@ class Space:
     def _bounds_of_gpu_pieces(self) -> LeastSeconds:
         """The bounds for the GPU primitives that compute pieces for the host.
 
-        Their times come from the built-in model, as those of the host's primitives do.
+        Their times come from the built-in model, as the times of the host's primitives do.
         """
         bases = computing_pieces(self.network, on_device(self.catalogue, HOST).values())
         known = on_device(self.catalogue, GPU).values()

@@ -27,7 +27,7 @@ from znni.plans.step_primitive import composition_of
 HOLDS_NOTHING = Limit([])
 
 # The parts of a bare step on which its options depend, whether its output already has its place,
-# and the bytes that it takes if it makes its output apart.
+# and the bytes that it takes if it makes its output elsewhere.
 StepKey: TypeAlias = tuple[Operation, tuple[str, ...], Shape5, Shape5, bool, int]
 
 
@@ -64,25 +64,26 @@ class StepOptions:
         self._offers: dict[CallKey, list[Offer]] = {}
 
     def __call__(
-        self, step: Step, *, in_place: bool = False, apart: int = 0, limit: Limit = NO_LIMIT
+        self, step: Step, *, in_place: bool = False, copied_bytes: int = 0, limit: Limit = NO_LIMIT
     ) -> tuple[Step, ...]:
         """Return steps on the Pareto front of seconds and bytes, fastest first.
 
         Args:
             step: the bare step.
             in_place: whether its output already has its place, as for ``Step.taken``.
-            apart: the bytes that a step takes if it makes its output apart, and not as a view.
+            copied_bytes: the bytes that a step takes if it makes its output elsewhere, and copies
+                it.
             limit: the limit of the steps wanted. The result may contain others too.
         """
         if not self.divides:
-            return self.whole(step, in_place=in_place, apart=apart)
-        key = _step_key(step, in_place, apart)
-        within, known = self._known.get(key, (HOLDS_NOTHING, ()))
-        if not within.covers(limit):
-            both = limit.or_within(within)
-            whole = self.whole(step, in_place=in_place, apart=apart, within=both.most_seconds)
+            return self.whole(step, in_place=in_place, copied_bytes=copied_bytes)
+        key = _step_key(step, in_place, copied_bytes)
+        known_limit, known = self._known.get(key, (HOLDS_NOTHING, ()))
+        if not known_limit.covers(limit):
+            both = limit.or_within(known_limit)
+            whole = self.whole(step, in_place=in_place, copied_bytes=copied_bytes, cutoff=both.most_seconds)
             steps = [*whole, *self._divided(step, both)]
-            known = _pareto(steps, in_place, apart)
+            known = _pareto(steps, in_place, copied_bytes)
             self._known[key] = both, known
         return known
 
@@ -94,7 +95,7 @@ class StepOptions:
         return other
 
     def least_seconds(
-        self, operation: Operation, shape: Shape5, out: Shape5, enough: float
+        self, operation: Operation, shape: Shape5, out: Shape5, cutoff: float
     ) -> float:
         """Return a lower bound on the seconds for all items of a call, in any pieces.
 
@@ -102,13 +103,13 @@ class StepOptions:
             operation: the operation.
             shape: the shape of the input.
             out: the shape of the output.
-            enough: the seconds above which it does not matter how many they are.
+            cutoff: the seconds from which on the bound need not be any tighter.
         """
         if self._using_gpu:
             return 0.0
         sizes = [size for size in range(1, shape.n) if shape.n % size == 0]
         sizes += piece_sizes(shape.n, self._division)
-        return self.prices.least_seconds(operation, shape, out, enough, sizes)
+        return self.prices.least_seconds(operation, shape, out, cutoff, sizes)
 
     def computes(self, operation: Operation, features: int) -> bool:
         """Return whether some primitive computes an operation.
@@ -119,16 +120,16 @@ class StepOptions:
         """
         return self.prices.least_seconds_per_voxel(operation, features) < inf
 
-    def fastest(self, step: Step, room: float, enough: float, *, in_place: bool = False) -> float:
+    def fastest(self, step: Step, room: float, cutoff: float, *, in_place: bool = False) -> float:
         """Return the seconds of the fastest relaxed option within some bytes, from few prices.
 
-        If they are known to be ``enough`` or more, the result may be any bound on them from there
+        If they are known to be ``cutoff`` or more, the result may be any bound on them from there
         on.
 
         Args:
             step: the bare step.
             room: the bytes for the step, with its input, its output and what it keeps.
-            enough: the seconds above which it does not matter how many they are.
+            cutoff: the seconds from which on the bound need not be any tighter.
             in_place: whether its output already has its place.
         """
         if self._using_gpu:
@@ -149,25 +150,25 @@ class StepOptions:
                 ),
                 key=lambda it: it[0],
             )
-            if min(least, best) >= enough or best <= least:
+            if min(least, best) >= cutoff or best <= least:
                 return min(least, best)
             best = min(best, times * call.next_seconds(room, arrays, beside=beside))
 
     def relaxed(
-        self, step: Step, *, in_place: bool = False, apart: int = 0, within: float = inf
+        self, step: Step, *, in_place: bool = False, copied_bytes: int = 0, cutoff: float = inf
     ) -> tuple[Step, ...]:
         """Return relaxed steps: for each real option, one of them is as good or better.
 
         Each list of pieces has a piece with the least time per item. A relaxed step computes the
         whole batch at the speed of such a piece. It takes no more time, workspace or resident
         memory than the list. Relaxed steps may not exist as primitives. They are few, and need no
-        lists. The arguments are those of ``whole``.
+        lists. It takes the same arguments as ``whole``.
         """
         if not self.divides:
-            return self.whole(step, in_place=in_place, apart=apart, within=within)
-        key = _step_key(step, in_place, apart)
+            return self.whole(step, in_place=in_place, copied_bytes=copied_bytes, cutoff=cutoff)
+        key = _step_key(step, in_place, copied_bytes)
         known, found = self._relaxed.get(key, (0.0, ()))
-        if known < within:
+        if known < cutoff:
             batch, arrays = step.shape_in.n, step.shape_in.nbytes + step.shape_out.nbytes
             pieces = [
                 replace(
@@ -176,39 +177,40 @@ class StepOptions:
                     seconds=batch * (offer.seconds / offer.items),
                 )
                 for items in piece_sizes(batch, self._division)
-                for offer in self._piece_offers(step, items, within * items / batch)
+                for offer in self._piece_offers(step, items, cutoff * items / batch)
                 for memory in (offer.cost.memory,)
             ]
-            whole = self.whole(step, in_place=in_place, apart=apart, within=within)
-            found = _pareto([*whole, *pieces], in_place, apart)
-            self._relaxed[key] = within, found
+            whole = self.whole(step, in_place=in_place, copied_bytes=copied_bytes, cutoff=cutoff)
+            found = _pareto([*whole, *pieces], in_place, copied_bytes)
+            self._relaxed[key] = cutoff, found
         return found
 
     def whole(
-        self, step: Step, *, in_place: bool = False, apart: int = 0, within: float = inf
+        self, step: Step, *, in_place: bool = False, copied_bytes: int = 0, cutoff: float = inf
     ) -> tuple[Step, ...]:
         """Return the Pareto front of the options that compute the batch whole.
 
         Args:
             step: the bare step.
             in_place: whether its output already has its place.
-            apart: the bytes that a step takes if it makes its output apart, and not as a view.
-            within: the seconds of the slowest option wanted. The result may contain slower ones.
+            copied_bytes: the bytes that a step takes if it makes its output elsewhere, and copies
+                it.
+            cutoff: the seconds of the slowest option wanted. The result may contain slower ones.
         """
-        key = _step_key(step, in_place, apart)
+        key = _step_key(step, in_place, copied_bytes)
         known, found = self._known_whole.get(key, (0.0, ()))
-        if known < within:
-            found = _pareto(list(self._undivided(step, within)), in_place, apart)
-            self._known_whole[key] = within, found
+        if known < cutoff:
+            found = _pareto(list(self._undivided(step, cutoff)), in_place, copied_bytes)
+            self._known_whole[key] = cutoff, found
         return found
 
     def __len__(self) -> int:
         """Return the number of prices worked out so far. Pricing dominates a search's time."""
         return self.prices.count
 
-    def _undivided(self, step: Step, within: float) -> Iterator[Step]:
+    def _undivided(self, step: Step, cutoff: float) -> Iterator[Step]:
         """Yield steps by one primitive for all items at once."""
-        for offer in self._offered(step.operation, step.shape_in, step.shape_out, within):
+        for offer in self._offered(step.operation, step.shape_in, step.shape_out, cutoff):
             chosen, seconds = composition_of(offer.primitive), offer.seconds
             yield replace(
                 step, primitive=chosen, cost=offer.cost, seconds=seconds, error=offer.error
@@ -216,12 +218,12 @@ class StepOptions:
 
     def _divided(self, step: Step, limit: Limit) -> Iterator[Step]:
         """Yield steps in pieces within a limit."""
-        shape, out, within = step.shape_in, step.shape_out, limit.most_seconds
-        whole = self._offered(step.operation, shape, out, within)
+        shape, out, cutoff = step.shape_in, step.shape_out, limit.most_seconds
+        whole = self._offered(step.operation, shape, out, cutoff)
         pieces = [
             offer
             for items in piece_sizes(shape.n, self._division)
-            for offer in self._piece_offers(step, items, within)
+            for offer in self._piece_offers(step, items, cutoff)
         ]
         for found in listings(shape.n, whole, pieces, limit):
             costs = ((times, offer.cost) for times, offer in found.taken)
@@ -233,9 +235,9 @@ class StepOptions:
                 error=found.error,
             )
 
-    def _piece_offers(self, step: Step, items: int, within: float) -> list[Offer]:
+    def _piece_offers(self, step: Step, items: int, cutoff: float) -> list[Offer]:
         """Return the offers for fewer items, without primitives that cut the batch themselves."""
-        return self._call(step, items).offers_within(within)
+        return self._call(step, items).offers_within(cutoff)
 
     def _call(self, step: Step, items: int) -> PricedCall:
         """Return the offers for some items of a step's batch, as far as they are priced."""
@@ -247,14 +249,14 @@ class StepOptions:
         return self.prices.call(step.operation, some, made)
 
     def _offered(
-        self, operation: Operation, shape: Shape5, out: Shape5, within: float
+        self, operation: Operation, shape: Shape5, out: Shape5, cutoff: float
     ) -> list[Offer]:
         """Return the offers for one call, without those that another beats in all respects.
 
         If primitives use the GPU, all offers are returned, whatever they take.
         """
         if not self._using_gpu:
-            return self.prices.offers(operation, shape, out, within)
+            return self.prices.offers(operation, shape, out, cutoff)
         key = (operation, shape, out)
         if key not in self._offers:
             alone = self.prices.offers(operation, shape, out)
@@ -271,13 +273,13 @@ class StepOptions:
         return self._offers[key]
 
 
-def _step_key(step: Step, in_place: bool, apart: int) -> StepKey:
-    return step.operation, step.takes, step.shape_in, step.shape_out, in_place, apart
+def _step_key(step: Step, in_place: bool, copied_bytes: int) -> StepKey:
+    return step.operation, step.takes, step.shape_in, step.shape_out, in_place, copied_bytes
 
 
-def _pareto(steps: list[Step], in_place: bool, apart: int) -> tuple[Step, ...]:
+def _pareto(steps: list[Step], in_place: bool, copied_bytes: int) -> tuple[Step, ...]:
     fronts = GpuFronts()
-    with_bytes = ((step, taken(step, in_place=in_place, apart=apart)) for step in steps)
+    with_bytes = ((step, taken(step, in_place=in_place, copied_bytes=copied_bytes)) for step in steps)
     by_time = sorted(with_bytes, key=lambda it: (it[0].seconds, it[1]))
     return tuple(
         step

@@ -83,12 +83,12 @@ class Offer:
 
     @property
     def state(self) -> str:
-        """A text that differs if another version is installed, or if its code differs."""
+        """A text that changes with the version that is installed, and with its code."""
         return f"{self} {_state_of_module(self.entry.module.partition('.')[0])}"
 
 
 def _state_of_module(name: str) -> str:
-    """Return a text that differs if the code of a module or a package differs."""
+    """Return a text that changes with the code of a module or a package."""
     found = find_spec(name)
     if found is None or not found.origin:
         return ""

@@ -54,7 +54,7 @@ def user_cache() -> Path:
 
 @cache
 def state_of_source(root: Path) -> str:
-    """Return a text that differs if the code in a folder differs, released or not."""
+    """Return a text that changes with the code in a folder, released or not."""
     return sha256("\n".join(sorted(_states(str(root), ""))).encode()).hexdigest()
 
 

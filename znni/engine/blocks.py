@@ -267,8 +267,8 @@ def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
     """Return the output of a network whose whole input has the same values (f,) at each voxel.
 
     Returns:
-        the output (f', z, y, x) of one voxel. For a tiled network whose output varies with the
-        phase of its lattices, it is that of one aligned block.
+        The output (f', z, y, x) of one voxel. If the output of a tiled network varies with the
+        phase of its lattices, the output of one aligned block.
     """
     x = np.broadcast_to(values[:, None, None, None], (len(values), *network.alignment))
     if network.is_tiled:

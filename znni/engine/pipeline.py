@@ -42,7 +42,7 @@ class PatchStages(Protocol):
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[ComputeStage]:
         """Return the stages of a block, in order. The first one runs in the thread of the caller.
 
-        Each takes a block and returns its new values. Those of the last one are the dense output
+        Each takes a block and returns its new values. The last one returns the dense output
         (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. A stage takes
         a block only after the next stage has taken the block that it made before.
 
@@ -53,7 +53,7 @@ class PatchStages(Protocol):
 
 
 class BlockSlot(NamedTuple):
-    """A way for blocks from reading to writing.
+    """The path of one block after another, from reading to writing.
 
     Attributes:
         stages: returns what computes a block, once the process is ready.
@@ -294,7 +294,7 @@ def _leaving(
 ) -> Callable[[], None]:
     """Return the function that is called after the last block of a process is computed.
 
-    Arguments are those of ``run_volume``.
+    It takes the same arguments as ``run_volume``.
     """
 
     def leave() -> None:

@@ -81,10 +81,10 @@ def read_input(
 def read_stored(
     volume: Volume, job: Job, box: Box, scaling: InputScaling, allocate: Allocate = allocate_new
 ) -> tuple[NDArray[Any], StoredScaling]:
-    """Read the stored values (f, z, y, x) of what the network sees in a box, padded at the edges.
+    """Read the stored values (f, z, y, x) that the network sees in a box, padded at the edges.
 
-    The arguments are those of ``read_input``. Values are not checked: ``scaled_on_gpu`` says which
-    need no check.
+    It takes the same arguments as ``read_input``. Values are not checked: ``scaled_on_gpu`` says
+    which need no check.
 
     Returns:
         The values, and how they become what the network sees.
@@ -98,7 +98,7 @@ def read_stored(
 
 
 def _known_boxes(job: Job, scaling: InputScaling) -> list[Box]:
-    """Return the boxes of the volume outside of which the network sees zeros."""
+    """Return boxes of the volume. Outside of each box, the network sees zeros."""
     found = []
     if scaling.box:
         found.append(scaling.box)

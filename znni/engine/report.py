@@ -60,7 +60,7 @@ class Report:
         return self.time.total
 
     def __str__(self) -> str:
-        """Return a line on what happened, and a table of what was measured and predicted."""
+        """Return a line on the run, and a table of measured and predicted numbers."""
         said = [f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}"]
         said.append(self.no_blocks or self._bottleneck())
         if self.finished_before:
@@ -130,7 +130,7 @@ class Report:
         return f"{self.voxels / time.total:,.0f}" if self.voxels else ""
 
     def _predicted(self) -> JobSeconds:
-        """Return what is predicted of the time that was measured, which ends before the exit."""
+        """Return the predicted seconds of the measured time, which ends before the exit."""
         expected = self._expected()
         start = expected.around.start if self.time.around.start else 0.0  # else it began before
         return replace(expected, around=replace(expected.around, start=start, exit=0.0))

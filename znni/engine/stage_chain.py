@@ -129,7 +129,7 @@ class _Source(Handover):
         with self._changed:
             first, self._stopped = not self._stopped, True
         super().close()
-        if first:  # several threads close it, and what stops may bear that only once
+        if first:  # several threads close it, but ``stop`` may be called only once
             self._stop()
 
 
@@ -191,7 +191,7 @@ class StageChains:
         before: Handover,
         after: Handover,
     ) -> None:
-        """Add stages of a line, the first of which has a number."""
+        """Add stages of a line, whose numbers begin with ``first``."""
         between = [before, *(Handover() for _ in stages[1:]), after]
         self._handovers += between[1:-1]
         for number, stage in enumerate(stages):

@@ -136,7 +136,7 @@ def statistics_bytes(network: Network, volume: Volume) -> int:
 class Moments:
     """The mean and the standard deviation of all values of a map.
 
-    Those of blocks are joined as by Chan, Golub and LeVeque (1979), in float64.
+    The numbers of blocks are joined as by Chan, Golub and LeVeque (1979), in float64.
     """
 
     def __init__(self) -> None:

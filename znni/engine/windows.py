@@ -244,7 +244,7 @@ class BlendedWindows:
         return Box(start, start + self._window.size)
 
     def _input(self, block: Block, group: Sequence[Copy]) -> Fragments:
-        """Return the inputs of a group of windows, some of which are mirrored before."""
+        """Return the inputs of a group of windows. Some windows are mirrored before."""
 
         def copy(_worker: int, number: int) -> None:
             start, axes = group[number]

@@ -66,7 +66,7 @@ def identified(asked: OpenRequest, weights: Weights) -> NewOutput:
 
 
 def _scaled(scaling: InputScaling) -> str:
-    """Return how the input is scaled. Without normalization, the text is that of older versions."""
+    """Return how the input is scaled. Older versions wrote the same text without normalization."""
     if scaling.normalize:
         together = " of all maps together" * scaling.together
         cropped = f", cropped to {scaling.crop}" * scaling.crops
@@ -75,7 +75,7 @@ def _scaled(scaling: InputScaling) -> str:
 
 
 def _mark_of(network: Network) -> str:
-    """Return a hash of what a network computes."""
+    """Return a hash of a network's computation."""
     return sha256(_described(network).encode()).hexdigest()[:DIGITS]
 
 

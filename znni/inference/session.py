@@ -152,7 +152,7 @@ class Session:
     ) -> VolumeRunner:
         """Return a runner of a plan, by the processes kept for it. See ``prepare``."""
         find = self.processes.get if self.keeps else self.processes.take
-        prepared, kind = self._preparing(weights, measured, stored)
+        prepared, kind = self._builder(weights, measured, stored)
         return VolumeRunner(plan, lambda plan: find(plan, kind, prepared))
 
     def build_ahead(self, plan: Plan, weights: Weights, stored: Stored, allowed: int) -> None:
@@ -164,15 +164,15 @@ class Session:
             stored: how values are stored.
             allowed: the bytes of the host that may be taken in all.
         """
-        prepared, kind = self._preparing(weights, self.times, stored)
+        prepared, kind = self._builder(weights, self.times, stored)
         self.processes.build_ahead(plan, kind, prepared, allowed)
 
-    def _preparing(
+    def _builder(
         self, weights: Weights, measured: Measured, stored: Stored
     ) -> tuple[Prepare, Hashable]:
-        """Return what makes processes of a plan, and their kind.
+        """Return the function that prepares a plan, and the kind of its processes.
 
-        That is their weights, and what they make of a voxel: values or labels, of which type.
+        The kind has the weights, the type of the output, and whether it is values or labels.
         """
 
         def prepared(plan: Plan) -> Processes:

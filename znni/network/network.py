@@ -311,7 +311,7 @@ class Network:
 
     @property
     def granularity(self) -> Vec3:
-        """The voxels of which the extents of a patch are multiples."""
+        """The extents of a patch are multiples of these."""
         if self.window:
             return self.window.granularity
         return self.alignment if self.is_tiled else self.total_pooling

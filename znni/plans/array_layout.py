@@ -78,10 +78,10 @@ def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> Mapping[str
     }
 
 
-def bytes_apart(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
-    """Return the bytes of a step's output if it is made apart, and then copied to its place.
+def copied_bytes(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
+    """Return the bytes of a step's output if it is made elsewhere, and then copied to its place.
 
     Some of a GPU's primitives make arrays without gaps.
     """
-    is_apart = has_own_memory(device) and not storage.fills_storage(step.gives)
-    return step.shape_out.nbytes if is_apart else 0
+    is_copied = has_own_memory(device) and not storage.fills_storage(step.gives)
+    return step.shape_out.nbytes if is_copied else 0

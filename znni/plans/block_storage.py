@@ -50,7 +50,7 @@ class BlockStorage:
 
     Attributes:
         geometry: the samples of the values.
-        storages: the storages by name. That of the network's input is among them.
+        storages: the storages by name, with the storage of the network's input.
         locations: the places of the values by name.
         maps: the numbers of maps of the values by name.
         cleared: the values whose samples outside the volume a layer reads as zeros.
@@ -104,7 +104,7 @@ class BlockStorage:
         return Shape5.of(self.items, maps, self.geometry.reads[name][0].size)
 
     def shape_made(self, name: str) -> Shape5:
-        """Return the shape of what a node computes."""
+        """Return the shape of a node's value."""
         computed = self.geometry.frames[name].computed
         return Shape5.of(self.items, self.maps[name], computed.size)
 

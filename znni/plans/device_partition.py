@@ -16,7 +16,7 @@ from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import Shape5, round_up
 from znni.network.network import Network
 from znni.network.node import INPUT
-from znni.plans.array_layout import bytes_apart, packed_storages, storage_bytes
+from znni.plans.array_layout import copied_bytes, packed_storages, storage_bytes
 from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import ArrayUses, Placement, Use
 from znni.plans.segments import Segment, Step, segment_runs
@@ -152,16 +152,16 @@ class DevicePart:
             return True
         return self.hands_on and step is self.segments[-1].steps[-1]
 
-    def bytes_apart(self, step: Step) -> int:
+    def copied_bytes(self, step: Step) -> int:
         """Return the bytes beside ``held_beside`` if a step's output is copied to its place."""
         if self.storage:
-            return bytes_apart(step, self.storage, self.device)
-        is_apart = self.has_own_memory and self.array_of(step) != step.shape_out
-        return step.shape_out.nbytes if is_apart else 0
+            return copied_bytes(step, self.storage, self.device)
+        is_copied = self.has_own_memory and self.array_of(step) != step.shape_out
+        return step.shape_out.nbytes if is_copied else 0
 
     def staged_bytes(self, step: Step) -> int:
         """Return the bytes of workspace in which a step's output is made before it is copied."""
-        return 0 if step.cost.writes_views else self.bytes_apart(step)
+        return 0 if step.cost.writes_views else self.copied_bytes(step)
 
     def peaks(self) -> Iterator[tuple[Step, int]]:
         """Yield each step with the most bytes that arrays and workspace take during it."""
@@ -172,7 +172,7 @@ class DevicePart:
         """Return the arrays in the arena, and their uses.
 
         Args:
-            alignment: the bytes of which every array's beginning is a multiple.
+            alignment: every array begins at a multiple of so many bytes.
             spare: bytes of each step beside its workspace, for the alignment of the arrays in it.
         """
         if self.storage:

@@ -149,8 +149,8 @@ class LazyCatalogue(Mapping[str, Primitive]):
     """A catalogue that finds a primitive when it is looked up, and all of them when it is iterated.
 
     Attributes:
-        cache_key: a text that differs if other primitives are found on the same machine by the same
-            code. It is None if nobody knows.
+        cache_key: a text that changes if the same code finds other primitives on this machine.
+            It is None if nobody knows.
         devices: the devices that its primitives may run on.
     """
 

@@ -236,7 +236,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
     Args:
         network: the network.
         part: the part.
-        alignment: the bytes of which every array's beginning is a multiple.
+        alignment: every array begins at a multiple of so many bytes.
         spare: bytes of each step for the alignment of the arrays in its workspace.
     """
     arrays = part.array_uses(alignment, spare)
@@ -284,12 +284,12 @@ def _carried(
 ) -> tuple[list[tuple[Carried | None, int]], int]:
     """Return what each step carries of its output's array, and where the arena ends.
 
-    With it comes what later steps need of its output, as ``Operation.behind``.
+    With each comes ``Operation.behind``: the planes that later steps need of its output.
 
     Args:
         part: the part.
         start: the first byte of the arena after the arrays.
-        alignment: the bytes of which every beginning is a multiple.
+        alignment: every array begins at a multiple of so many bytes.
     """
     if not part.swept:
         return [(None, 0)] * len(part.steps), start
@@ -350,7 +350,7 @@ class _Views:
         return tuple(views)
 
     def new(self, step: Step, sweeps: tuple[Carried | None, int]) -> View:
-        """Return the view of what a step of a sliding network writes, behind what is carried."""
+        """Return the view that a step of a sliding network writes, behind the carried planes."""
         view, (carried, _) = self.made(step.gives), sweeps
         if carried is None:
             return view

@@ -163,7 +163,7 @@ class StageModel:
     """A stage's declaration. A stage overrides what it needs; the rest takes nothing.
 
     Seconds are by the stage of the report in which they count. Models that count under the same
-    report stage work one after the other. Those of different report stages work at the same time,
+    report stage work one after the other. Models of different report stages work at the same time,
     each on a block of its own.
     """
 

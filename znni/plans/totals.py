@@ -62,8 +62,8 @@ class PlanTime:
     Attributes:
         building: the seconds before the first patch, to load code and transform kernels.
         warming: the extra seconds of the first patch, to load more code and touch memory first.
-        patch: the seconds of each patch, by stages. Those of reading and writing are theirs while
-            nothing else works. Those of the host's layers include what they lose to these.
+        patch: the seconds of each patch, by stages. Reading and writing take so long while nothing
+            else works. The seconds of the host's layers include those lost to both.
         workers: the number of patches at each stage at a time. But one process reads and writes all
             of them, with all its threads at one patch.
         in_turn: whether the stages of layers, and the transfer between them, take turns. They do if
@@ -133,8 +133,8 @@ class PlanTime:
     def for_job(self, patches: int) -> JobSeconds:
         """Return the seconds of a job of so many patches by stage.
 
-        Those of layers, and of the transfer between them, are averaged over the workers. The first
-        block is read, and the last one written, while nothing else works. A stage never takes
+        Seconds of layers, and of the transfer between them, are averages over the workers. The
+        first block is read, and the last one written, while nothing else works. A stage never takes
         longer than the time between two patches.
         """
         busy: dict[str, float] = {

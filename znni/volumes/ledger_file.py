@@ -201,7 +201,7 @@ def ledger_name(partial: Path) -> Path:
 def unfinished(
     partial: Path, wanted: NewOutput, made_again: MadeAgain | None = None
 ) -> Ledger | None:
-    """Return the ledger of what earlier runs left of an output, if a run can resume it.
+    """Return the ledger of an unfinished output, if a run can resume it.
 
     Args:
         partial: the unfinished output, a file or a folder, if there is one.

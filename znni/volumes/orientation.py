@@ -52,9 +52,9 @@ def in_words(affine: Affine) -> str:
 def origin_of(affine: Affine | None, scale: Point, attributes: Mapping[str, Any]) -> Point:
     """Return the place of the first voxel in the grid of a volume.
 
-    It is that in space, if the axes of the volume are those of space. Otherwise only the affine
-    says it, because a grid has neither turns nor reflections. The grid then has the place that the
-    attributes of an output note, if these are still about this volume.
+    If the volume's axes run along the axes of space, this is its place in space. Otherwise only the
+    affine has the place, because a grid has neither turns nor reflections. The grid then has the
+    place that the attributes of an output note, if these are still about this volume.
     """
     noted = grid_of(attributes)
     if affine is None:
@@ -88,7 +88,7 @@ def affine_from_lps(steps: NDArray[np.float64], origin: NDArray[np.float64]) -> 
 def steps_in_lps(grid: Grid) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the way from a voxel to the next one, and the place of the first voxel, in LPS.
 
-    They are as ``affine_from_lps`` takes them. Without an affine, the axes are those of LPS.
+    They are as ``affine_from_lps`` takes them. Without an affine, the axes run as in LPS.
     """
     if grid.affine is None:
         return np.diag(grid.scale[::-1]), np.array(grid.translation[::-1])

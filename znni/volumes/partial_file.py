@@ -98,8 +98,8 @@ def write_all(descriptor: int, data: Any, place: int) -> None:
 def begin_flush(descriptor: int, place: int, length: int) -> None:
     """Have the system begin to bring bytes of a file to the disk, where it can, and do not wait.
 
-    Otherwise the system begins only after seconds, and most runs wait for the disk at their end. A
-    failure is that of a later ``fsync``.
+    Otherwise the system begins only after seconds, and most runs wait for the disk at their end. If
+    it fails, a later ``fsync`` fails.
     """
     if sync_file_range := _sync_file_range():
         sync_file_range(descriptor, place, length, SYNC_FILE_RANGE_WRITE)

@@ -85,7 +85,7 @@ class StagedWriter(Writer):
         return StagedOutput(self, wanted)
 
     def check_place(self, wanted: NewOutput) -> None:
-        """Refuse a place or a description of which no file can be made."""
+        """Refuse a place, or a description, if no file can be made."""
         if is_url(self.place):
             raise InvalidInput(
                 f"{self.place}: only a Zarr is written to a URL; write a local file and copy it, "

@@ -96,7 +96,7 @@ class BlendModel(StageModel):
     def gpu_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of sums, weights, the means of two blocks, and the last layer.
 
-        The sums are of a block and of what is kept of it for the next one.
+        The sums are those of a block, with the voxels that the next block takes over.
         """
         network, window = run.network, run.network.window
         if not window:

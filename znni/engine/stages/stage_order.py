@@ -34,7 +34,7 @@ class StageEntry(NamedTuple):
     """The entry of a stage: what it takes, and what it does with blocks.
 
     Attributes:
-        model: returns the model of what it takes.
+        model: returns its model: the memory that it holds, and its seconds.
         work: returns what it does with a block; None if it does nothing in such a run. A stage has
             none if a backend, the reader or another stage does its work.
         thread: the thread in which it works, if it does.

@@ -26,7 +26,7 @@ class PlaneCopies:
         """Copy planes (n, f, z, y, x) on the current stream.
 
         Args:
-            planes: the planes. Those of a map lie in one piece, and maps equally far apart.
+            planes: the planes. The planes of a map lie in one piece, and maps equally far apart.
             into: takes them; it lies in the same way.
         """
         n, maps, *extents = planes.shape

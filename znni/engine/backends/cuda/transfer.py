@@ -179,7 +179,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class PartsOfBox:
-    """The parts of a box of a tensor, as those of the whole tensor.
+    """The parts of a box of a tensor, cut from the parts of the whole tensor.
 
     Attributes:
         whole: the parts of the whole tensor.

@@ -238,7 +238,7 @@ def _read(array: Any, folder: OutputFolder, box: Box) -> NDArray[Any]:
 
 
 def _check_all_there(place: str, finished: Collection[Box], size: Vec3) -> None:
-    """Refuse to complete an output of which blocks are missing."""
+    """Refuse to complete an output if blocks are missing."""
     extents = [box.size for box in finished] or [size]
     patch = Vec3(*map(max, zip(*extents, strict=True)))  # all blocks lie on one grid
     grid = Box(Vec3(0, 0, 0), size).cut(patch)
