@@ -8,8 +8,8 @@ from znni.core.shapes import Box, Vec3
 class Column:
     """Tells whether a block goes on from the block that the layers computed last.
 
-    It does not if another column begins, or if a block in between was not computed. Another process
-    may have taken that block, or an error may have stopped its layers.
+    No block goes on if another column begins, or if a block in between was not computed. Another
+    process may have taken that block, or an error may have stopped its layers.
     """
 
     def __init__(self) -> None:

@@ -116,7 +116,7 @@ class Backend(Protocol):
 
 
 class Carrier(Protocol):
-    """The memory of a device for what a sweep carries from block to block."""
+    """The memory of a device for the planes that a sweep carries from block to block."""
 
     def carry(self, array: Array, operation: Operation, passed: int) -> None:
         """Put the planes that a sweep has carried before new ones, and carry the array's last ones.

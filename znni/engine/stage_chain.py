@@ -4,8 +4,8 @@ A line is a sequence of stages. Several lines may share one source of items: eac
 the line that is free first.
 
 No item waits between two stages: a stage keeps an item until the next stage is free. So a line
-holds at most as many items as it has stages. What a stage makes exists at most twice: once where it
-is made, and once where it is taken from.
+holds at most as many items as it has stages. The output of a stage exists at most twice: the next
+stage still reads one while the stage makes another.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class StageChains:
     """Threads that take items through lines of stages, within a ``with`` block.
 
     An error in a stage ends the work. No line takes another item. In the same line, the stages
-    before it stop after the item that they are at, and those after it finish what they have. The
-    other lines finish their items.
+    before it stop after the item that they are at, and the stages after it finish their items. The
+    other lines finish their items, too.
 
     Args:
         items: what the first stages take.

@@ -1,8 +1,8 @@
 """Storages of a tiled network's block: the arrays in which its values lie.
 
-Joins need no copies. A value that is concatenated is made where the whole lies. A value that only
-one later layer takes, voxel by voxel, gives its memory to that layer's output. If a fusion may have
-its output in the memory of a value, that value gives its memory, too.
+Joins need no copies. A value that is concatenated is made in its place in the whole. A value that
+only one later layer takes, voxel by voxel, gives its memory to that layer's output. If a fusion may
+have its output in the memory of a value, that value gives its memory, too.
 """
 
 from __future__ import annotations

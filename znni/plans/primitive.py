@@ -97,9 +97,10 @@ class Primitive(Protocol):
 
 @runtime_checkable
 class TakesTimePerItem(Primitive, Protocol):
-    """A primitive that takes no less nominal time for several calls than for their items at once.
+    """A primitive that takes its nominal time item by item.
 
-    Nor does it take less for more items. A search uses this to leave out prices.
+    Several calls take no less than one call for all of their items, and more items take no less
+    than fewer. So a search need not price all of them.
     """
 
     @property

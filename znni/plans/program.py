@@ -75,7 +75,7 @@ class View(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A step with the places of all that it uses.
+    """A step with the places of its arrays.
 
     Attributes:
         step: the step.

@@ -1,4 +1,4 @@
-"""Conversion: float32 values become what is stored. A GPU converts its own output."""
+"""Conversion: float32 values become values of the stored type. A GPU converts its own output."""
 
 from __future__ import annotations
 

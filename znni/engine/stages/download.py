@@ -1,7 +1,7 @@
 """Download: a GPU's output is copied to the host, as it is stored, or as means or labels.
 
-``engine/backends/cuda/transfer.py`` does it. Means of windows are copied by the stage that makes
-what is stored.
+``engine/backends/cuda/transfer.py`` does it. The stage that converts means of windows, or labels
+them, also copies them.
 """
 
 from __future__ import annotations

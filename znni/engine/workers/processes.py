@@ -71,7 +71,7 @@ class WorkerProcess:
 class WaitingProcesses:
     """Processes that start while the run that they are for is planned.
 
-    Those that nobody has taken end once nobody refers to this object.
+    Processes that nobody has taken end once nobody refers to this object.
 
     Args:
         environments: the variables of each.

@@ -1,4 +1,4 @@
-"""Packed values of a block on a GPU, with what lies beside their voxels.
+"""Packed values of a block on a GPU: their records, and their sums and norms.
 
 Packed values have records beside the arena, which are zero at the beginning of each block. Some
 also have sums of their maps, or a norm that the next step applies.
@@ -18,7 +18,7 @@ from znni.plans.program import Program, View
 
 
 class PackedValues:
-    """The records of all packed values of a block, and what steps make beside them.
+    """The records of all packed values of a block, and the sums and norms that steps make.
 
     Args:
         program: the program.

@@ -1,7 +1,7 @@
 """The windows of a network on a GPU, which computes them and blends their outputs.
 
-Only the mean of a block's windows leaves the GPU, or the labels that it gives. The GPU computes the
-windows of the next block while the host stores these.
+Only the mean of a block's windows leaves the GPU, or labels that are made from it. While the host
+stores them, the GPU computes the windows of the next block.
 """
 
 from __future__ import annotations
