@@ -15,7 +15,7 @@ from planner.job_places import (
     read_along,
     voxels_read,
 )
-from planner.least_kept import least_bytes_kept
+from planner.sweep_bound import least_bytes_kept
 from znni.core.chunks import chunk_extent
 from znni.core.options import AS_COMPUTED, Stored
 from znni.core.processors import GPU, HOST, DeviceKind

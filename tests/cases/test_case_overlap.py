@@ -17,13 +17,13 @@ from case_scans import nibabel, scan, weights_file, write
 
 from znni.cases import case as case_module
 from znni.cases import folder as folder_module
-from znni.cases import together as together_module
+from znni.cases import concurrency as concurrency_module
 from znni.cases.case import CaseRun, predict
 from znni.cases.case_folder import Case, held, open_folder
 from znni.cases.case_report import CaseReport
 from znni.cases.folder import cases_in, predict_cases
 from znni.cases.networks import alone
-from znni.cases.together import THREE_EACH, Together
+from znni.cases.concurrency import THREE_EACH, Concurrency
 from znni.core.errors import InvalidInput
 from znni.inference import session as session_module
 from znni.inference.process_cache import ProcessCache
@@ -266,8 +266,8 @@ def test_several_cases_are_prepared_and_written_at_once(
 
     monkeypatch.setattr(CaseRun, "prepare", together)
     monkeypatch.setattr(CaseRun, "write", first_is_last)
-    monkeypatch.setattr(folder_module, "together", lambda _limits, most: most)
-    report = predict_cases(cases, net, OPTIONS, most=Together(2, 2))
+    monkeypatch.setattr(folder_module, "concurrency", lambda _limits, most: most)
+    report = predict_cases(cases, net, OPTIONS, most=Concurrency(2, 2))
     assert not report.failures
     assert list(report.reports) == [case.out for case in cases]
 
@@ -277,12 +277,12 @@ def test_several_cases_are_prepared_and_written_at_once(
     [(2, 16, (1, 1)), (16, 64, (3, 3)), (8, 64, (2, 2)), (16, 2, (3, 2)), (16, 0.5, (3, 1))],
 )
 def test_cores_and_memory_bound_the_cases_at_once(
-    threads: int, memory: float, expected: Together, monkeypatch: pytest.MonkeyPatch
+    threads: int, memory: float, expected: Concurrency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = SimpleNamespace(threads=threads, memory=int(memory * 2**30))
-    monkeypatch.setattr(together_module, "machine_here", lambda _: SimpleNamespace(host=host))
-    assert together_module.together(OPTIONS.limits, THREE_EACH) == expected
-    assert together_module.together(OPTIONS.limits, Together(0, 0)) == (1, 1)
+    monkeypatch.setattr(concurrency_module, "machine_here", lambda _: SimpleNamespace(host=host))
+    assert concurrency_module.concurrency(OPTIONS.limits, THREE_EACH) == expected
+    assert concurrency_module.concurrency(OPTIONS.limits, Concurrency(0, 0)) == (1, 1)
 
 
 def test_only_several_cases_keep_their_plans(

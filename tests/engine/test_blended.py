@@ -30,7 +30,7 @@ from znni.network.network_file import network_from_text
 from znni.network.weights import ConvWeights, random_weights
 from znni.network.window import Window
 from znni.plans.plan import Plan
-from znni.plans.rewrites.head_apart import with_head_apart
+from znni.plans.rewrites.deferred_head import with_deferred_head
 from znni.primitives.cpu.common.linear_maps import PIECE, largest_maps, linear_maps
 from znni.primitives.cpu.common.workers import workers
 from znni.volumes.locate import open_volume

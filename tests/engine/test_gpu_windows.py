@@ -32,7 +32,7 @@ from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import ConvWeights, Float32, random_weights
 from znni.network.window import Window
-from znni.plans.rewrites.head_apart import with_head_apart
+from znni.plans.rewrites.deferred_head import with_deferred_head
 from znni.primitives.gpu.common.hardware import Chip
 from znni.volumes.locate import open_volume
 
@@ -110,7 +110,7 @@ def test_the_bytes_do_not_depend_on_the_blocks() -> None:
 def test_a_head_labels_and_masks() -> None:
     window = Window(Vec3(16, 16, 16), 0.25)
     net = replace(network_from_text(PLAIN_UNET, "plain.yaml"), window=window)
-    assert with_head_apart(net).blended_features == 16
+    assert with_deferred_head(net).blended_features == 16
     x = volume(Vec3(30, 33, 41))[:1]
     patch = window.step * Vec3(2, 2, 1)
     values = output(net, x, patch)

@@ -28,7 +28,7 @@ from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.network.window import Window
-from znni.plans.rewrites.head_apart import with_head_apart
+from znni.plans.rewrites.deferred_head import with_deferred_head
 from znni.primitives.reference import activation
 from znni.volumes.locate import open_volume
 
@@ -158,9 +158,9 @@ def test_an_activation_comes_between_blending_and_resampling(
 def test_a_last_layer_is_not_apart_if_its_maps_are_activated() -> None:
     net = network_from_text(HEADED, "headed.yaml")
     plain = with_window(net, Window(Vec3(8, 8, 8)))
-    assert with_head_apart(plain).head is not None
+    assert with_deferred_head(plain).head is not None
     softmax = with_window(net, Window(Vec3(8, 8, 8), activation="softmax"))
-    assert with_head_apart(softmax) == softmax
+    assert with_deferred_head(softmax) == softmax
 
 
 def test_a_run_is_verified_and_lies_are_found(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ from znni.plans.accuracy import filter_by_class
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, by_values, on_device
-from znni.plans.rewrites import left_norm, summing_norm
+from znni.plans.rewrites import deferred_norm, summing_norm
 from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 from znni.plans.rewrites.fusions import fusions
 from znni.plans.rewrites.packed_values import packed_values
@@ -286,7 +286,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     packed = packed_steps(plan.network, storage, options)
     sums = [it for node in nodes if (it := summing_norm.rewrite(packed, node))]
     assert [set(it.made) for it in sums] == [{f"conv{index}", f"norm{index}"} for index in range(3)]
-    left = [it for node in nodes if (it := left_norm.rewrite(packed, node))]
+    left = [it for node in nodes if (it := deferred_norm.rewrite(packed, node))]
     assert [set(it.made) for it in left] == [
         {"norm0", "conv1"}, {"norm1", "conv2"}, {"norm2", "last"},
     ]  # fmt: skip
@@ -295,7 +295,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     seconds = []
     for some, last in product(choices, ([], names[-1:])):
         steps = packed
-        for rule, norms in ((summing_norm, some), (left_norm, last)):
+        for rule, norms in ((summing_norm, some), (deferred_norm, last)):
             for norm in norms:
                 rewrite = rule.rewrite(steps, norm)
                 assert rewrite

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from znni.calibration.own_steps import pieces_of
+from znni.calibration.plan_measurement import pieces_of
 from znni.core.text import duration
 from znni.core.user_cache import state_of_source
 from znni.core.value_cache import ValueCache

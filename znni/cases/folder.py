@@ -25,12 +25,12 @@ from znni.cases.case_folder import Case, discard_left
 from znni.cases.case_report import CaseReport
 from znni.cases.memory import KnownRooms
 from znni.cases.networks import NetworkSet, alone, beside_weights
-from znni.cases.together import (
+from znni.cases.concurrency import (
     THREE_EACH,
-    Together,
+    Concurrency,
     beside_writing,
     computed_at_once,
-    together,
+    concurrency,
     with_limit,
 )
 from znni.components.rules import Rule
@@ -139,7 +139,7 @@ def predict_cases(
     removing: Sequence[Rule] = (),
     progress: CaseProgress = no_case_progress,
     done: CasesDone = no_cases_done,
-    most: Together = THREE_EACH,
+    most: Concurrency = THREE_EACH,
 ) -> CasesReport:
     """Compute the labels of cases, one after the other.
 
@@ -164,7 +164,7 @@ def predict_cases(
     asked = alone(networks) if isinstance(networks, Network) else networks
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
-    most = together(options.limits, most)
+    most = concurrency(options.limits, most)
     options = with_limit(beside_writing(options, most.writing))
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]

@@ -158,8 +158,8 @@ def predict(
     from znni.cases.folder import cases_in, predict_cases
     from znni.cases.networks import joined
     from znni.cases.results_folder import network_of_results, previous_network
-    from znni.cases.together import Together
-    from znni.cli.cases_shown import show_cases
+    from znni.cases.concurrency import Concurrency
+    from znni.cli.cases_progress import show_cases
     from znni.core.options import Choices
     from znni.core.run_options import Options
     from znni.importing.nnunet_folder import DATASET, PLANS, Results
@@ -218,7 +218,7 @@ def predict(
             removing=removing,
             progress=shown.step,
             done=shown.done,
-            most=Together(preparing, writing),
+            most=Concurrency(preparing, writing),
         )
     echo(f"{out}: {report}")
     for failure in report.failures:

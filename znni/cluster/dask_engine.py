@@ -31,7 +31,7 @@ from znni.cluster.dask_clusters import CONNECT_SECONDS, connected, started_clust
 from znni.cluster.engine_process import EngineProcess
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.text import duration
-from znni.machine.chosen_gpus import VISIBLE
+from znni.machine.gpu_selection import VISIBLE
 
 LOST_SECONDS = 60  # after which Dask takes a worker that does not answer for lost
 STOP_SECONDS = 10

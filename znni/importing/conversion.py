@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, option
-from znni.importing.as_it_is import as_it_is
+from znni.importing.own_library import own_library_advice
 from znni.importing.axis_order import AXES, order_of, reordered
 from znni.importing.bioimageio_files import is_package
 from znni.importing.bioimageio_model import read_model
@@ -176,7 +176,7 @@ def _made(
         made = fold(name, found.graph, "its weights", settings.scaling)
         made = replace(made, network=_with(made.network, settings))
     except NotExpressed as error:
-        said = f"{_named(source)}: {as_it_is(source)}{error.why}"
+        said = f"{_named(source)}: {own_library_advice(source)}{error.why}"
         raise NotExpressed(said, error.why) from error.__cause__
     except InvalidInput as error:
         raise InvalidInput(f"{_named(source)}: {error}") from error.__cause__

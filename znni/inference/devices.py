@@ -21,7 +21,7 @@ from znni.core.processors import (
 )
 from znni.core.text import counted
 from znni.engine.backends.registry import backend_of
-from znni.machine.chosen_gpus import ALL, numbers_of
+from znni.machine.gpu_selection import ALL, numbers_of
 from znni.machine.gpus import missing_for_gpu, not_installed_for_gpu, why_no_gpu
 from znni.machine.machine import Machine
 from znni.network.description import describe_layer

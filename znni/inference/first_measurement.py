@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from time import perf_counter
 
-from znni.calibration.own_steps import measure, unmeasured_calls
+from znni.calibration.plan_measurement import measure, unmeasured_calls
 from znni.core.errors import InvalidInput
 from znni.core.logged import telling_if_long
 from znni.core.volume import Action

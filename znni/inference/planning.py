@@ -59,7 +59,7 @@ from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_text import about_split, explanation
 from znni.plans.primitive import Catalogue
-from znni.plans.rewrites.head_apart import with_head_apart
+from znni.plans.rewrites.deferred_head import with_deferred_head
 from znni.primitives.catalogue import catalogue, families
 from znni.primitives.other_library.on_gpu import host_bytes
 
@@ -205,7 +205,7 @@ def search_for(required: Requirements, machine: Machine, *, sweeps: bool = True)
             ``required.choices`` has.
         sweeps: whether plans may sweep the volume: one process computes its blocks in order.
     """
-    network = shared_out(with_head_apart(required.network), machine.used_gpus)
+    network = shared_out(with_deferred_head(required.network), machine.used_gpus)
     network = replace(network, weights=None)
     choices = required.choices
     able = filter_by_class(primitives_of(network, machine), choices.accuracy)

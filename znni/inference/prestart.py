@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from znni.core.processors import DeviceChoice
-from znni.machine.chosen_gpus import seeing_only, several_named
+from znni.machine.gpu_selection import seeing_only, several_named
 from znni.machine.gpus import are_known, ask_driver
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from znni.core.options import Viewer
 from znni.core.run_options import InputOptions
 from znni.core.shapes import Vec3
-from znni.inference.viewing.chosen_input import open_input_of
+from znni.inference.viewing.input_selection import open_input_of
 from znni.inference.viewing.region import offset_of
 from znni.inference.viewing.resolutions import Resolutions
 from znni.inference.viewing.viewers import Opened, napari_program, neuroglancer_program

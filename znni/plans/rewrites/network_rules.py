@@ -10,7 +10,7 @@ from typing import Protocol
 
 from znni.network.network import Network
 from znni.network.weights import Weights
-from znni.plans.rewrites import head_apart, split_convolution
+from znni.plans.rewrites import deferred_head, split_convolution
 
 
 class NetworkRule(Protocol):
@@ -26,7 +26,7 @@ class NetworkRule(Protocol):
         """Return the weights of a network after the rule, given those of the network before."""
 
 
-RULES: tuple[NetworkRule, ...] = (head_apart, split_convolution)
+RULES: tuple[NetworkRule, ...] = (deferred_head, split_convolution)
 
 
 def rewritten_alike(network: Network, other: Network) -> Network:

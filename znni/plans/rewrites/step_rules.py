@@ -12,7 +12,7 @@ from znni.network.layers import PackedLayer
 from znni.network.node import Node
 from znni.plans.array_layout import packed_storages
 from znni.plans.block_storage import BlockStorage
-from znni.plans.rewrites import left_norm, summing_norm
+from znni.plans.rewrites import deferred_norm, summing_norm
 from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 from znni.plans.segments import Step
 
@@ -27,7 +27,7 @@ class StepRule(Protocol):
         """Yield what the rule may make of a layer's operation, for lower bounds on its time."""
 
 
-RULES: tuple[StepRule, ...] = (summing_norm, left_norm)
+RULES: tuple[StepRule, ...] = (summing_norm, deferred_norm)
 
 
 def follow_rules(steps: Iterable[Step], nodes: tuple[Node, ...], storage: BlockStorage) -> bool:

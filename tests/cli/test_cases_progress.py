@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from znni.cases.case_folder import Case
-from znni.cli.cases_shown import CasesShown, show_cases
+from znni.cli.cases_progress import CasesProgress, show_cases
 
 A, B = (Case((Path(f"{name}_0000.nii.gz"),), Path(f"{name}.nii.gz")) for name in "ab")
 
@@ -20,16 +20,16 @@ def said() -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def shown(said: list[tuple[Any, ...]]) -> CasesShown:
+def shown(said: list[tuple[Any, ...]]) -> CasesProgress:
     def advance(done: int, total: int, beside: str = "", /, *, rated: bool = True) -> None:
         assert not rated  # bursts of cases have no rate
         said.append((done, total, beside))
 
-    return CasesShown(advance, [A, B])
+    return CasesProgress(advance, [A, B])
 
 
 def test_a_network_hides_the_steps_of_other_cases(
-    shown: CasesShown, said: list[tuple[Any, ...]]
+    shown: CasesProgress, said: list[tuple[Any, ...]]
 ) -> None:
     shown.step(A, "reading", 10, 10)
     shown.step(A, "network", 0, 1)
@@ -51,7 +51,7 @@ def test_a_network_hides_the_steps_of_other_cases(
     ]
 
 
-def test_a_case_that_fails_hides_no_other(shown: CasesShown, said: list[tuple[Any, ...]]) -> None:
+def test_a_case_that_fails_hides_no_other(shown: CasesProgress, said: list[tuple[Any, ...]]) -> None:
     shown.step(A, "network", 10, 30)
     shown.done(1, 2)
     shown.step(B, "reading", 5, 10)

@@ -13,7 +13,7 @@ SAVED = "torch.export.save({program}, 'model.pt2')"
 OF_MODULE = "torch.export.export(model.eval(), (torch.zeros(1, MAPS, Z, Y, X),))"
 
 
-def as_it_is(source: Any) -> str:
+def own_library_advice(source: Any) -> str:
     """Return advice to run the source of an import as it is, and the words before the reason.
 
     It is empty for a source that no library computes, such as a state dict.

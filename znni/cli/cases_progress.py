@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def show_cases(cases: Sequence[Case]) -> Iterator[CasesShown]:
+def show_cases(cases: Sequence[Case]) -> Iterator[CasesProgress]:
     """Show the progress of cases within a ``with`` block."""
     with show_progress() as progress:
-        yield CasesShown(progress, cases)
+        yield CasesProgress(progress, cases)
 
 
-class CasesShown:
+class CasesProgress:
     """Shows the step of one case. Other cases may be prepared or written meanwhile.
 
     A network takes longest, so its step hides those of other cases. There is no rate, because cases

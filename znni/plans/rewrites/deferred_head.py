@@ -14,7 +14,7 @@ from znni.network.node import Node
 from znni.network.weights import Weights
 
 
-def with_head_apart(network: Network) -> Network:
+def with_deferred_head(network: Network) -> Network:
     """Return a network with its last layer as ``head``, if that takes fewer sums of windows."""
     *before, last = network.nodes
     layer = last.layer
@@ -35,7 +35,7 @@ def with_head_apart(network: Network) -> Network:
 
 def alike(network: Network, other: Network) -> Network:
     """Return a network whose last layer is apart if that of another one is."""
-    return with_head_apart(network) if other.head else network
+    return with_deferred_head(network) if other.head else network
 
 
 def original(network: Network) -> Network:

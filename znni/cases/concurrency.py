@@ -14,7 +14,7 @@ CORES_OF_ONE = 4  # that are busy while a case is prepared or written, about
 SHARE = 8  # writing may take this part of the allowed memory: one eighth
 
 
-class Together(NamedTuple):
+class Concurrency(NamedTuple):
     """The most cases that are worked on at the same time.
 
     Attributes:
@@ -26,10 +26,10 @@ class Together(NamedTuple):
     writing: int
 
 
-THREE_EACH = Together(3, 3)  # as nnU-Net has it
+THREE_EACH = Concurrency(3, 3)  # as nnU-Net has it
 
 
-def together(limits: Choices, most: Together) -> Together:
+def concurrency(limits: Choices, most: Concurrency) -> Concurrency:
     """Return how many cases are worked on at the same time, by cores and memory.
 
     Each case that is prepared also waits for memory. So this number only bounds it.
@@ -41,7 +41,7 @@ def together(limits: Choices, most: Together) -> Together:
     host = machine_here(limits).host
     by_cores = host.threads // CORES_OF_ONE
     by_memory = host.memory // SHARE // LABELS_ROOM
-    return Together(
+    return Concurrency(
         max(1, min(most.preparing, by_cores)), max(1, min(most.writing, by_cores, by_memory))
     )
 

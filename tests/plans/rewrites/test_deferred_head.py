@@ -16,7 +16,7 @@ from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.network.window import Window
-from znni.plans.rewrites.head_apart import alike, original, with_head_apart
+from znni.plans.rewrites.deferred_head import alike, original, with_deferred_head
 from znni.primitives.reference import output_at_once, local
 
 NET = """\
@@ -38,7 +38,7 @@ def network(text: str = NET) -> Network:
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=4), st.integers(0, 99))
 def test_heads_after_and_before_the_blend_give_the_same(shares: list[float], seed: int) -> None:
     net = network()
-    apart, weights = with_head_apart(net), random_weights(net, seed)
+    apart, weights = with_deferred_head(net), random_weights(net, seed)
     assert isinstance(apart.head, Conv)
     drawn = np.random.default_rng(seed)
     windows = drawn.standard_normal((len(shares), 1, *WINDOW.size), np.float32)
@@ -51,11 +51,11 @@ def test_heads_after_and_before_the_blend_give_the_same(shares: list[float], see
 
 def test_a_head_is_apart_and_joined_again() -> None:
     net = network()
-    apart = with_head_apart(net)
+    apart = with_deferred_head(net)
     assert (apart.out_features, apart.blended_features) == (9, 4)
     assert apart.parameters == net.parameters
     assert original(apart) == net
-    assert with_head_apart(apart) == alike(net, apart) == apart
+    assert with_deferred_head(apart) == alike(net, apart) == apart
     assert alike(net, net) == net
 
 
@@ -69,5 +69,5 @@ def test_a_head_is_apart_and_joined_again() -> None:
 )
 def test_other_heads_stay_with_their_layers(text: str) -> None:
     net = network(text)
-    assert with_head_apart(net) == net
-    assert with_head_apart(replace(network(), window=None, whole=None)).head is None
+    assert with_deferred_head(net) == net
+    assert with_deferred_head(replace(network(), window=None, whole=None)).head is None

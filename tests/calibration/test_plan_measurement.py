@@ -13,11 +13,11 @@ from planner_cases import NETWORK, NO_OVERHEAD
 
 from planner.cost_model import BUILT_IN, built_in_seconds
 from planner.search import Search
-from znni.calibration import own_steps
+from znni.calibration import plan_measurement
 from znni.calibration.choice import cost_model
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.own_steps import CALL_SECONDS, measure, unmeasured_calls
+from znni.calibration.plan_measurement import CALL_SECONDS, measure, unmeasured_calls
 from znni.calibration.record import record
 from znni.calibration.shapes import Call
 from znni.core.shapes import Vec3
@@ -116,8 +116,8 @@ def test_no_call_is_begun_when_the_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SimpleNamespace(perf_counter=count(0.0, 2.0).__next__)
-    monkeypatch.setattr(own_steps, "time", clock)
-    monkeypatch.setattr(own_steps, "compiled_seconds", count(0.0, 1.5).__next__)
+    monkeypatch.setattr(plan_measurement, "time", clock)
+    monkeypatch.setattr(plan_measurement, "compiled_seconds", count(0.0, 1.5).__next__)
     calls = 4 * unmeasured_calls(fastest(), CATALOGUE, BUILT_IN).own
     measure(calls, 0.0)
     assert not database.there
