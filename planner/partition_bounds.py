@@ -144,7 +144,7 @@ def _shapes_of(partition: Partition, node: Node) -> tuple[Shape5, Shape5]:
     """Return the shapes of a convolution's input and output, of all items together."""
     if partition.storage:
         taken = partition.storage.shape_taken(node.name, node.inputs)
-        return taken, partition.storage.shape_made(node.name)
+        return taken, partition.storage.computed_shape(node.name)
     taken, made = partition.shapes[node.inputs[0]], partition.shapes[node.name]
     if partition.swept:
         taken = taken._replace(z=made.z + planes_kept(node.layer))

@@ -53,7 +53,7 @@ def tiled_segments(
         if steps not in found:
             found.append(steps)
             yield tiled_segment(steps, device)
-    if parts and (packed := packed_values(alone, options.prices.applies, parts)).made:
+    if parts and (packed := packed_values(alone, options.prices.applies, parts)).new:
         steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
         yield tiled_segment(with_rules(steps, options), device)
 
@@ -69,7 +69,7 @@ def _bare(steps: BlockSteps, name: str) -> Step:
     operation, storage = steps.operations[name], steps.storage
     nodes = steps.nodes_of(operation)
     shape = storage.shape_taken(nodes[0].name, nodes[0].inputs)
-    return bare_step(operation, shape, storage.shape_made(name), takes_of(nodes))
+    return bare_step(operation, shape, storage.computed_shape(name), takes_of(nodes))
 
 
 def fused(
@@ -103,8 +103,8 @@ def _after(
     if rewrite is None:
         return steps
     after = steps.after(rewrite)
-    new = (_bare(after, name) for name in rewrite.made)
-    old = (_bare(steps, name) for name in (*rewrite.gone, *rewrite.made))
+    new = (_bare(after, name) for name in rewrite.new)
+    old = (_bare(steps, name) for name in (*rewrite.gone, *rewrite.new))
     seconds = least_seconds(new, options)
     wanted = seconds < inf and (always or seconds < least_seconds(old, options))
     return after if wanted else steps

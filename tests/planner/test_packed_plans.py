@@ -285,9 +285,9 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     nodes = plan.network.nodes
     packed = packed_steps(plan.network, storage, options)
     sums = [it for node in nodes if (it := summing_norm.rewrite(packed, node))]
-    assert [set(it.made) for it in sums] == [{f"conv{index}", f"norm{index}"} for index in range(3)]
+    assert [set(it.new) for it in sums] == [{f"conv{index}", f"norm{index}"} for index in range(3)]
     left = [it for node in nodes if (it := deferred_norm.rewrite(packed, node))]
-    assert [set(it.made) for it in left] == [
+    assert [set(it.new) for it in left] == [
         {"norm0", "conv1"}, {"norm1", "conv2"}, {"norm2", "last"},
     ]  # fmt: skip
     names = [node for node in nodes if isinstance(node.layer, Normalize)]

@@ -222,7 +222,7 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
             check_reads(fusion.nodes[0])
         arena[low // 4 : high // 4] = SPOILT
         frame = storage.geometry.frames[node.name]
-        held, made = array_of(node.name), storage.made(node.name)
+        held, made = array_of(node.name), storage.computed_box(node.name)
         computed = frame.computed.shifted(ZERO - frame.stored.start)
         inside = storage.inside(node.name, start // network.strides[node.name])
         held[:, *made.slices] = tags[node.name][:, *computed.slices]
@@ -232,7 +232,7 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
     last = storage.geometry.frames[network.output]
     computed = last.computed.shifted(ZERO - last.stored.start)
     wanted = tags[network.output][:, *computed.slices]
-    found = array_of(network.output)[:, *storage.made(network.output).slices]
+    found = array_of(network.output)[:, *storage.computed_box(network.output).slices]
     np.testing.assert_array_equal(np.where(wanted, found, 0), wanted)
 
 
@@ -243,7 +243,7 @@ def test_rows_on_a_gpu_begin_at_sectors_and_stay_within_their_place(
 ) -> None:
     network = over(network, whole_input(network, volume))
     storage = block_storage(network, network.alignment)
-    shapes = {node.name: storage.shape_made(node.name) for node in network.nodes}
+    shapes = {node.name: storage.computed_shape(node.name) for node in network.nodes}
     steps = tuple(
         Step(
             node.layer, "some", shapes[node.name], shapes[node.name],
@@ -259,6 +259,6 @@ def test_rows_on_a_gpu_begin_at_sectors_and_stay_within_their_place(
         assert pitch >= shape.x
         maker = next(s.gives for s in steps if storage.locations[s.gives].storage == name)
         if views:
-            assert (first + storage.made(maker).start.x) % 8 == pitch % 8 == 0
+            assert (first + storage.computed_box(maker).start.x) % 8 == pitch % 8 == 0
         else:
             assert (first, pitch) == (0, shape.x)

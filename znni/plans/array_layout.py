@@ -45,7 +45,7 @@ def device_rows(name: str, steps: tuple[Step, ...], storage: BlockStorage) -> Ro
     extent = storage.storages[name].shape.x
     if not all(step.cost.writes_views for step in makers):
         return Rows(0, extent)
-    first = storage.made(makers[0].gives).start.x
+    first = storage.computed_box(makers[0].gives).start.x
     return Rows(-first % SECTOR, round_up(extent, SECTOR))
 
 

@@ -103,7 +103,7 @@ class BlockStorage:
         maps = sum(self.maps[taken] for taken in takes)
         return Shape5.of(self.items, maps, self.geometry.reads[name][0].size)
 
-    def shape_made(self, name: str) -> Shape5:
+    def computed_shape(self, name: str) -> Shape5:
         """Return the shape of a node's value."""
         computed = self.geometry.frames[name].computed
         return Shape5.of(self.items, self.maps[name], computed.size)
@@ -118,7 +118,7 @@ class BlockStorage:
         box = self.geometry.reads[node.name][index]
         return box.shifted(ZERO - self.locations[node.inputs[index]].start)
 
-    def made(self, name: str) -> Box:
+    def computed_box(self, name: str) -> Box:
         """Return the samples of a storage that a value's node computes."""
         computed = self.geometry.frames[name].computed
         return computed.shifted(ZERO - self.locations[name].start)
@@ -128,7 +128,7 @@ class BlockStorage:
 
         The value may have some of the storage's maps.
         """
-        return self.made(name).size == self.storages[self.locations[name].storage].shape.size
+        return self.computed_box(name).size == self.storages[self.locations[name].storage].shape.size
 
     def whole(self, name: str, start: Vec3) -> Box:
         """Return where a whole value lies, counted from the first sample of its storage.
@@ -150,7 +150,7 @@ class BlockStorage:
         Returns:
             a box that may be empty.
         """
-        whole, computed = self.whole(name, start), self.made(name)
+        whole, computed = self.whole(name, start), self.computed_box(name)
         low = computed.start.maximum(whole.start).minimum(computed.stop)
         return Box(low, computed.stop.minimum(whole.stop).maximum(low))
 

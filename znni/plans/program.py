@@ -247,7 +247,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
         Operation(
             step,
             views.reads(step),
-            views.made(step.gives) if storage else views.new(step, sweeps),
+            views.view_of(step.gives) if storage else views.new(step, sweeps),
             room,
             placed.starts[use.writes] if use.late else None,
             part.staged_bytes(step) > 0,
@@ -271,7 +271,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
         loops,
         _arrays(part, placed.starts),
         size,
-        views.made(network.output if part.storage else part.steps[-1].gives),
+        views.view_of(network.output if part.storage else part.steps[-1].gives),
         part.storage,
         network.strides if part.storage else {},
         part.swept,
@@ -338,30 +338,30 @@ class _Views:
     def reads(self, step: Step) -> tuple[View, ...]:
         """Return the views that a step reads."""
         if self._storage is None:
-            return tuple(map(self.made, step.takes))
+            return tuple(map(self.view_of, step.takes))
         counts = Counter[tuple[str, str]]()
         views = []
         for reader, name in step.reads:
             node = self._nodes[reader]
             places = [i for i, taken in enumerate(node.inputs) if taken == name]
             box = self._storage.read(node, places[counts[reader, name]])
-            views.append(self.made(name)._replace(box=box))
+            views.append(self.view_of(name)._replace(box=box))
             counts[reader, name] += 1
         return tuple(views)
 
     def new(self, step: Step, sweeps: tuple[Carried | None, int]) -> View:
         """Return the view that a step of a sliding network writes, behind the carried planes."""
-        view, (carried, _) = self.made(step.gives), sweeps
+        view, (carried, _) = self.view_of(step.gives), sweeps
         if carried is None:
             return view
         start = Vec3(carried.shape.z, 0, 0)
         return view._replace(box=Box(start, start + step.shape_out.size))
 
-    def made(self, name: str) -> View:
+    def view_of(self, name: str) -> View:
         """Return the view of all that is computed of a value."""
         maps = self._maps[name]
         if self._storage is None:
             return View(name, name, 0, maps)
         at = self._storage.locations[name]
-        box = None if name == INPUT else self._storage.made(name)
+        box = None if name == INPUT else self._storage.computed_box(name)
         return View(name, at.storage, at.first_map, maps, box)

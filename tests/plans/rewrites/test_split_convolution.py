@@ -16,7 +16,7 @@ from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.plans.rewrites.split_convolution import (
     alike,
-    made_weights,
+    rewritten_weights,
     original,
     split,
     splittable,
@@ -107,7 +107,7 @@ def test_split_convolutions_give_what_whole_ones_give(name: str) -> None:
     assert [it.conv.name for it in found] == ["decoder"]
     made = split(network, found)
     weights = random_weights(network, 3)
-    parts = made_weights(made, weights)
+    parts = rewritten_weights(made, weights)
     for layer in made.layers:
         if isinstance(layer, Conv | ConvTranspose):
             assert parts[layer.name].weight.shape == layer.weight_shape
@@ -139,7 +139,7 @@ def test_values_that_a_run_holds_are_counted() -> None:
 def test_weights_of_whole_networks_stay_as_they_are() -> None:
     network = joined()
     weights = random_weights(network, 3)
-    assert made_weights(network, weights) is weights
+    assert rewritten_weights(network, weights) is weights
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def view(
     """
     both = Pair.opened(source, out, dataset, voxel_size)
     read, volume, output, offset = both.read, both.volume, both.output, both.offset
-    given, made = both.given, both.made
+    given, made = both.input_resolutions, both.output_resolutions
 
     def apart(box: Box) -> Box:
         return box.shifted(Vec3(0, 0, 0) - offset)

@@ -62,12 +62,12 @@ class Pair:
         return cls(source, out, read, volume, output, *offset_of(output, volume))
 
     @cached_property
-    def given(self) -> Resolutions:
+    def input_resolutions(self) -> Resolutions:
         """The resolutions of the input."""
         return Resolutions(self.volume)
 
     @cached_property
-    def made(self) -> Resolutions:
+    def output_resolutions(self) -> Resolutions:
         """The resolutions of the output."""
         return Resolutions(self.output)
 
@@ -89,7 +89,7 @@ class Pair:
             self.volume.grid,
             self.volume.size,
             self.volume.features,
-            len(self.given),
+            len(self.input_resolutions),
             {name: value for name, value in read.items() if value is not None},
         )
         above = Opened(
@@ -97,7 +97,7 @@ class Pair:
             self.volume.grid.starting_at(self.offset),
             self.output.size,
             self.output.features,
-            len(self.made),
+            len(self.output_resolutions),
         )
         return {
             "napari": napari_program(below, above, labels=shown),

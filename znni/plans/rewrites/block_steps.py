@@ -24,11 +24,11 @@ class Rewrite(NamedTuple):
     """Operations in place of others, which compute the same.
 
     Attributes:
-        made: the new operations, by the names of the values that they give.
+        new: the new operations, by the names of the values that they give.
         gone: the names of the values that no step gives any more.
     """
 
-    made: Mapping[str, Operation]
+    new: Mapping[str, Operation]
     gone: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ class BlockSteps:
 
     def after(self, rewrite: Rewrite) -> BlockSteps:
         """Return the operations after a rewrite."""
-        changed = {**self.operations, **rewrite.made}
+        changed = {**self.operations, **rewrite.new}
         return replace(
             self, operations={name: it for name, it in changed.items() if name not in rewrite.gone}
         )

@@ -46,6 +46,6 @@ def original(network: Network) -> Network:
     return replace(network, nodes=(*network.nodes, last), output=last.name, head=None)
 
 
-def made_weights(_network: Network, weights: Weights) -> Weights:
+def rewritten_weights(_network: Network, weights: Weights) -> Weights:
     """Return the weights as they are: the head keeps its own."""
     return weights

@@ -31,7 +31,7 @@ def rewrite(steps: BlockSteps, node: Node) -> Rewrite | None:
     before, at = storage.locations[node.inputs[0]], storage.locations[name]
     read = storage.geometry.reads[name][0].shifted(ZERO - before.start)
     where = (before.storage, before.first_map, read)
-    if at.storage != name or where != (name, at.first_map, storage.made(name)):
+    if at.storage != name or where != (name, at.first_map, storage.computed_box(name)):
         return None
     applying = replace(after, norm=node.layer)
     return Rewrite({node.name: replace(norm, leaves=True), gives: applying})

@@ -22,7 +22,7 @@ class NetworkRule(Protocol):
     def original(self, network: Network) -> Network:
         """Return a network as it was before the rule."""
 
-    def made_weights(self, network: Network, weights: Weights) -> Weights:
+    def rewritten_weights(self, network: Network, weights: Weights) -> Weights:
         """Return the weights of a network after the rule, given those of the network before."""
 
 
@@ -41,4 +41,4 @@ def as_given(network: Network) -> Network:
 
 def weights_after_rules(network: Network, weights: Weights) -> Weights:
     """Return the weights of a rewritten network's layers, given those of the given network."""
-    return reduce(lambda found, rule: rule.made_weights(network, found), RULES, weights)
+    return reduce(lambda found, rule: rule.rewritten_weights(network, found), RULES, weights)

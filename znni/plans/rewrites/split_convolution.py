@@ -137,7 +137,7 @@ def _parts(it: SplitConv) -> list[Node]:
     ]
 
 
-def made_weights(network: Network, weights: Weights) -> Weights:
+def rewritten_weights(network: Network, weights: Weights) -> Weights:
     """Return the weights of a network's layers, given those of its convolutions before a split."""
     if not network.split:
         return weights

@@ -50,7 +50,7 @@ def follow_rules(steps: Iterable[Step], nodes: tuple[Node, ...], storage: BlockS
     for rule in RULES:
         for node in nodes:
             rewrite = rule.rewrite(made, node)
-            if rewrite and all(_is_part_of(rewrite, name, made, given) for name in rewrite.made):
+            if rewrite and all(_is_part_of(rewrite, name, made, given) for name in rewrite.new):
                 made = made.after(rewrite)
     return made == given
 
@@ -58,6 +58,6 @@ def follow_rules(steps: Iterable[Step], nodes: tuple[Node, ...], storage: BlockS
 def _is_part_of(rewrite: Rewrite, name: str, before: BlockSteps, after: BlockSteps) -> bool:
     """Return whether all that a rewrite changes of a step is so afterwards."""
     old, new, wanted = (
-        vars(it[name]) for it in (before.operations, rewrite.made, after.operations)
+        vars(it[name]) for it in (before.operations, rewrite.new, after.operations)
     )
     return all(wanted.get(field) == value for field, value in new.items() if old[field] != value)

@@ -64,7 +64,7 @@ class GpuPackedPass:
         """The parts of the packed numbers."""
         return self.numbers.parts
 
-    def made(self, layer: Any, shape: Shape5) -> Shape5 | None:
+    def output_of(self, layer: Any, shape: Shape5) -> Shape5 | None:
         """Return the shape of the output of a layer of its kind, or None if it declines."""
         raise NotImplementedError
 
@@ -86,7 +86,7 @@ class GpuPackedPass:
             return None
         if layer.norm or (layer.leaves and not self.may_leave):
             return None
-        out = self.made(layer.layer, shape)
+        out = self.output_of(layer.layer, shape)
         return out if out and countable(out) else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
@@ -104,12 +104,12 @@ class GpuPackedPass:
         run = self.prepare(on_float32(layer), out, weights)
 
         def into(*inputs: Any) -> Any:
-            return made_into(out, self.numbers.parts, lambda: run(*inputs))
+            return into_output(out, self.numbers.parts, lambda: run(*inputs))
 
         return into
 
 
-def made_into(out: Shape5, parts: int, run: Callable[[], Any]) -> Any:
+def into_output(out: Shape5, parts: int, run: Callable[[], Any]) -> Any:
     """Call a function that makes a packed value in the output that is given, or in a new one.
 
     Args:

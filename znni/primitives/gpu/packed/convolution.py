@@ -22,7 +22,7 @@ from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
 from znni.primitives.gpu.direct_tensor.launch import Launcher
 from znni.primitives.gpu.direct_tensor.strips import strips_for
 from znni.primitives.gpu.direct_tensor.work import Packing, Pieces
-from znni.primitives.gpu.packed.base import made_into
+from znni.primitives.gpu.packed.base import into_output
 from znni.primitives.gpu.packed.phases import (
     PhasedLauncher,
     PhasedWork,
@@ -123,6 +123,6 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces | PhasedWork]):
                 return run
 
         def into(*inputs: Any) -> Any:
-            return made_into(work.out, self.numbers.parts, lambda: run(*inputs))
+            return into_output(work.out, self.numbers.parts, lambda: run(*inputs))
 
         return into

@@ -54,7 +54,7 @@ class GpuPackedUpsampling(_Copying):
     kind: ClassVar[type[Layer]] = Upsample
     family: ClassVar[str] = "gpu_packed_upsampling"
 
-    def made(self, layer: Upsample, shape: Shape5) -> Shape5 | None:
+    def output_of(self, layer: Upsample, shape: Shape5) -> Shape5 | None:
         """Return the upsampled shape."""
         return upsampled(layer, shape, layer.mode)
 
@@ -93,7 +93,7 @@ class GpuPackedConcatenation(_Copying):
     kind: ClassVar[type[Layer]] = Concat
     family: ClassVar[str] = "gpu_packed_concatenation"
 
-    def made(self, layer: Concat, shape: Shape5) -> Shape5 | None:  # noqa: ARG002 - it has no choice
+    def output_of(self, layer: Concat, shape: Shape5) -> Shape5 | None:  # noqa: ARG002 - it has no choice
         """Return the joined shape."""
         return shape
 

@@ -41,7 +41,7 @@ from znni.primitives.gpu.depthwise.primitive import (
     kernels_by_step,
 )
 from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
-from znni.primitives.gpu.packed.base import common_source, made_into, strided
+from znni.primitives.gpu.packed.base import common_source, into_output, strided
 from znni.primitives.gpu.packed.pointwise import largest_bound
 
 
@@ -153,7 +153,7 @@ class GpuPackedDepthwise:
             kernel((blocks,), (tile.threads,), given, shared_mem=tile.shared_bytes)
             return y
 
-        return lambda x: made_into(out, self.numbers.parts, lambda: run(x))
+        return lambda x: into_output(out, self.numbers.parts, lambda: run(x))
 
     def _work(self, layer: Operation, shape: Shape5) -> Work | None:
         """Return the work of a layer; None if this primitive does not apply."""

@@ -48,7 +48,7 @@ from znni.primitives.gpu.common.number_formats import (
 from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of
 from znni.primitives.gpu.direct_tensor.work import LARGEST_BYTES, MOST_SUMMING
-from znni.primitives.gpu.packed.base import common_source, made_into, strided
+from znni.primitives.gpu.packed.base import common_source, into_output, strided
 from znni.primitives.gpu.packed.first_layer_tiles import (
     LANE_PAIRS,
     MOST_MAPS,
@@ -181,7 +181,7 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
         run = FirstLayerLauncher(work, conv_weights(work.conv, weights))
 
         def into(x: Any) -> Any:
-            return made_into(work.out, self.numbers.parts, lambda: run(x))
+            return into_output(work.out, self.numbers.parts, lambda: run(x))
 
         return into
 

@@ -39,7 +39,7 @@ from znni.primitives.gpu.packed.base import (
     FLOPS,
     GpuPackedPass,
     groups_of,
-    made_into,
+    into_output,
     records_source,
     strided,
 )
@@ -56,7 +56,7 @@ class GpuPackedNormalization(GpuPackedPass):
     takes_sums: ClassVar[bool] = True
     may_leave: ClassVar[bool] = True
 
-    def made(self, layer: Normalize, shape: Shape5) -> Shape5 | None:
+    def output_of(self, layer: Normalize, shape: Shape5) -> Shape5 | None:
         """Decline softmax, more blocks than a launch counts, and norms of zeros by nothing.
 
         Numbers that belong to no map do not vary. Without ``eps`` their norm would be NaN, and the
@@ -93,7 +93,7 @@ class GpuPackedNormalization(GpuPackedPass):
             y.records[...] = x.records
             return y._replace(norm=find(x))
 
-        return lambda x: made_into(shape, self.numbers.parts, lambda: run(x))
+        return lambda x: into_output(shape, self.numbers.parts, lambda: run(x))
 
     def _parts_bytes(self, shape: Shape5) -> int:
         return PARTIAL_BYTES * GROUP * MapSums(groups_of(shape)).blocks

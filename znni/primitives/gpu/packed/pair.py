@@ -34,7 +34,7 @@ from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
 from znni.primitives.gpu.common.voxels import MOST
 from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of
-from znni.primitives.gpu.packed.base import common_source, made_into, strided
+from znni.primitives.gpu.packed.base import common_source, into_output, strided
 
 # Maps that a product sums over, and the voxels of its left side.
 DEPTH = ROWS = 16
@@ -261,7 +261,7 @@ class GpuPackedPair(ShapedPrimitive[PairWork]):
             )
             return y
 
-        return lambda *inputs: made_into(out, layout.parts, lambda: run(*inputs))
+        return lambda *inputs: into_output(out, layout.parts, lambda: run(*inputs))
 
 
 def is_flat(array: PackedArray) -> bool:

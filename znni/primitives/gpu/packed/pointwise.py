@@ -41,7 +41,7 @@ class GpuPackedPointwise(GpuPackedPass):
     combination: ClassVar[str]
     resident: ClassVar[int] = NUMBERS * FLOAT_BYTES
 
-    def made(self, layer: Any, shape: Shape5) -> Shape5 | None:
+    def output_of(self, layer: Any, shape: Shape5) -> Shape5 | None:
         """Decline softmax, and values that spread."""
         if layer.activation == "softmax" or (isinstance(layer, Multiply) and layer.spreads):
             return None

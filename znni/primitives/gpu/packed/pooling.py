@@ -33,7 +33,7 @@ class GpuPackedPooling(GpuPackedPass):
     kind: ClassVar[type[Layer]] = Pool
     family: ClassVar[str] = "gpu_packed_pooling"
 
-    def made(self, layer: Pool, shape: Shape5) -> Shape5 | None:
+    def output_of(self, layer: Pool, shape: Shape5) -> Shape5 | None:
         """Decline windows that do not fit."""
         if layer != layer.local or not layer.reach.within(shape.size):
             return None
