@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import znni
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Affine, Begun, Grid, NewOutput, Output
+from znni.core.volume import Affine, ResumeState, Grid, NewOutput, Output
 from znni.volumes import partial_output, staged_output
 from znni.volumes.formats.zarr import output as zarr_output
 from znni.volumes.locate import open_output, open_volume, read_ledger, writer_at
@@ -299,7 +299,7 @@ def test_no_run_goes_on_with_what_is_left_of_a_whole_output(
             output.finish({})
     assert isinstance(output, staged_output.StagedOutput)
     output._folder.keep()  # a process that ends holds it no more
-    assert writer_at("out.npy").begun(wanted(overwrite=True)) == Begun()
+    assert writer_at("out.npy").begun(wanted(overwrite=True)) == ResumeState()
     make("out.npy", overwrite=True)
 
 

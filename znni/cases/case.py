@@ -123,7 +123,7 @@ class CaseRun:
         options: Options = Options(),
         progress: StepProgress = no_step_progress,
         removing: Sequence[Rule] = (),
-        known: KnownRooms | None = None,
+        known: KnownMemory | None = None,
     ) -> None:
         self.case = case
         self._networks, self._weights = networks, weights
@@ -159,7 +159,7 @@ class CaseRun:
         with ExitStack() as holding:
             is_new = holding.enter_context(open_folder(case, networks, self._weights, options))
             holding.callback(self._close_runs)
-            sized = Future[Room]()
+            sized = Future[CaseMemory]()
             with meanwhile(partial(self._look_ahead, seen, sized)):
                 decompressed(case.inputs, case.folder)
                 try:
@@ -222,7 +222,7 @@ class CaseRun:
         """Let other runs take the case's folder, if not all parts of this one were called."""
         self._holding.close()
 
-    def _look_ahead(self, seen: Scan, sized: Future[Room]) -> None:
+    def _look_ahead(self, seen: Scan, sized: Future[CaseMemory]) -> None:
         """Find the memory for the case, and plans, while the scan is unpacked.
 
         Args:

@@ -23,7 +23,7 @@ from typing import TypeVar
 from znni.cases.case import CaseRun
 from znni.cases.case_folder import Case, discard_left
 from znni.cases.case_report import CaseReport
-from znni.cases.memory import KnownRooms
+from znni.cases.memory import KnownMemory
 from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.concurrency import (
     THREE_EACH,
@@ -175,7 +175,7 @@ def predict_cases(
         if case not in left:
             discard_left(case)
             account.finished_before(case)
-    stopped, known = Event(), KnownRooms()
+    stopped, known = Event(), KnownMemory()
 
     def report(case: Case, step: str, done: int, total: int) -> None:
         if stopped.is_set() and step in ENDING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from znni.cases.case import BEFORE
 from znni.cases.case_folder import Case, check_output
-from znni.cases.memory import Room, room_for, search_for
+from znni.cases.memory import CaseMemory, room_for, search_for
 from znni.cases.networks import NetworkSet, alone, beside_weights, noting_weights
 from znni.cases.preparation import Preparation, preparation_of_all, unit_of
 from znni.cases.previous_stage import PreviousNetwork
@@ -127,7 +127,7 @@ def forecast(
     )
 
 
-def _seconds(scan: Scan, distinct: Sequence[Preparation], room: Room) -> dict[str, float]:
+def _seconds(scan: Scan, distinct: Sequence[Preparation], room: CaseMemory) -> dict[str, float]:
     """Return the seconds of all steps but the network.
 
     Args:

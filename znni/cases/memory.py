@@ -42,7 +42,7 @@ ONE_VOXEL = Resampling(Vec3(1, 1, 1), Vec3(1, 1, 1), (0, 0, 0))
 
 
 @dataclass(frozen=True)
-class Room:
+class CaseMemory:
     """The memory for a case.
 
     If there are several networks, it is that for the largest.
@@ -61,7 +61,7 @@ class Room:
 
 
 # The memory for cases, by the forms of their scans.
-KnownRooms: TypeAlias = dict[Hashable, Room]
+KnownMemory: TypeAlias = dict[Hashable, CaseMemory]
 
 
 class StepBytes(NamedTuple):
@@ -92,8 +92,8 @@ def room_of_files(
     networks: NetworkSet,
     limits: Choices,
     removing: Sequence[Rule] = (),
-    known: KnownRooms | None = None,
-) -> Room:
+    known: KnownMemory | None = None,
+) -> CaseMemory:
     """Return the memory for a case, from the headers of its files.
 
     Args:
@@ -168,7 +168,7 @@ def room_for(
     prepared: Sequence[Preparation],
     searches: Sequence[Search],
     removing: Sequence[Rule] = (),
-) -> Room:
+) -> CaseMemory:
     """Return the memory for a case.
 
     Args:
@@ -204,7 +204,7 @@ def room_for(
         if process + taken > host.memory:
             needed = process + taken
             raise StepDoesNotFit(name, needed=needed, allowed=host.memory, process=process)
-    return Room(host.memory, process, host.threads, steps)
+    return CaseMemory(host.memory, process, host.threads, steps)
 
 
 def _process_bytes(prepared: Preparation, found: Search) -> int:

@@ -127,7 +127,7 @@ class NewOutput(StorageOptions, ExistingOptions):
 
 
 @dataclass
-class Begun:
+class ResumeState:
     """State of an unfinished output.
 
     Attributes:
@@ -215,7 +215,7 @@ class Output(BlockStore, Protocol):
     """
 
     @property
-    def begun(self) -> Begun:
+    def begun(self) -> ResumeState:
         """Work already there; its history is final once the output is described."""
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:

@@ -53,7 +53,7 @@ class Skipped:
         return f"{total} not computed: {', '.join(said)}" * bool(said)
 
 
-class _Room:
+class _PlanesBefore:
     """Gives the array that a block is read into, with some planes of zeros before its own.
 
     Args:
@@ -140,7 +140,7 @@ class Blocks:
             box = window.around(window.blended(written))
         else:
             box = self._job.seen(tile, input_box(computing, tile.computed.size))
-        room = _Room(allocate, planes_before(computing, tile.computed.size))
+        room = _PlanesBefore(allocate, planes_before(computing, tile.computed.size))
         box = box._replace(start=box.start + Vec3(room.planes, 0, 0))
         given = self._volume, self._job, box, self._network.scaling, room
         if as_stored:

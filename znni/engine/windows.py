@@ -99,7 +99,7 @@ class BoxSums(ABC):
         """
 
 
-class _Kept(NamedTuple):
+class _SumsForNext(NamedTuple):
     """The sums that a block's windows leave for the next block along x.
 
     Attributes:
@@ -156,7 +156,7 @@ class BlendedWindows:
             raise ValueError(f"network {network.name} has no windows")
         self._window = network.window
         self._most_kept = network.window.tail(patch)
-        self._kept: _Kept | None = None
+        self._kept: _SumsForNext | None = None
         self._threads = threads
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)
@@ -206,7 +206,7 @@ class BlendedWindows:
             for output, (start, axes) in zip(made, group, strict=False):
                 sums.add(output, start, axes)
         if end > next_start:
-            self._kept = _Kept(sums.after(next_start - blended.start.x), blended, next_start)
+            self._kept = _SumsForNext(sums.after(next_start - blended.start.x), blended, next_start)
         return sums.mean(size.x)
 
     def _next_start(self, block: Block) -> int:

@@ -116,7 +116,7 @@ def rehearse(request: Request, find: Find = given_or_found) -> DryRun:
         DoesNotFit: no plan stays within the memory allowed.
     """
     asked = open_faster(request)
-    obstacles, begun = [], Begun()
+    obstacles, begun = [], ResumeState()
     try:
         wanted = identified(asked, parameters_of(asked))
     except ZnniError as error:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValues, option
 from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
+from znni.core.volume import SAME_COMMAND, ResumeState, NewOutput, Output
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.statistics import normalized
 from znni.engine.stopwatch import Stopwatch
@@ -89,7 +89,7 @@ def _described(network: Network) -> str:
 
 
 def normalized_as_begun(
-    begun: Begun, asked: OpenRequest, progress: Progress = no_progress
+    begun: ResumeState, asked: OpenRequest, progress: Progress = no_progress
 ) -> OpenRequest:
     """Return the request with the numbers that normalize its input.
 
@@ -122,7 +122,7 @@ def normalized_as_begun(
 
 
 def plan_of_rest(
-    begun: Begun, given: Plan | None, asked: OpenRequest, find: Find = given_or_found
+    begun: ResumeState, given: Plan | None, asked: OpenRequest, find: Find = given_or_found
 ) -> tuple[Plan, list[Plan]]:
     """Return the plan for what is left of an output.
 

@@ -20,7 +20,7 @@ from znni.plans.array_layout import copied_bytes, packed_storages, storage_bytes
 from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import ArrayUses, Placement, Use
 from znni.plans.segments import Segment, Step, segment_runs
-from znni.plans.swept import Kept, Swept, kept_by
+from znni.plans.swept import KeptPlanes, Swept, kept_by
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class DevicePart:
         return segment_runs(self.segments, self.input_shape.n)
 
     @cached_property
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[KeptPlanes, ...]:
         """The planes that a sweep keeps for each step; nothing if there is none."""
         return kept_by(self.segments) if self.swept else ()
 

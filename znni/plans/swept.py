@@ -49,7 +49,7 @@ class Swept(NamedTuple):
         return 1 + self.passes(behind) / -(-self.column // self.new)
 
 
-class Kept(NamedTuple):
+class KeptPlanes(NamedTuple):
     """The planes that a sweep keeps for a step.
 
     Attributes:
@@ -96,13 +96,13 @@ def first_planes(network: Network) -> int:
     return planes
 
 
-def kept_by(segments: Sequence[Segment]) -> tuple[Kept, ...]:
+def kept_by(segments: Sequence[Segment]) -> tuple[KeptPlanes, ...]:
     """Return the planes that a sweep keeps for each step.
 
     Layers that are computed again for each fragment of a pooling take all that they need from the
     planes that the first of them keeps.
     """
-    found: list[Kept] = []
+    found: list[KeptPlanes] = []
     strides: list[int] = []
     stride, count, batch, before = 1, 1, 1, list[tuple[Shape5, int]]()
     for segment in segments:
@@ -110,7 +110,7 @@ def kept_by(segments: Sequence[Segment]) -> tuple[Kept, ...]:
         for step, planes in zip(segment.steps, _planes(segment), strict=True):
             shape, passes = before[-1] if before else (None, 1)
             shape = shape._replace(z=planes) if shape and planes else None
-            found.append(Kept(planes, 0, passes, shape))
+            found.append(KeptPlanes(planes, 0, passes, shape))
             strides.append(stride)
             before = [(step.shape_out, count)]
             stride *= step.pool.window.z if step.pool else 1

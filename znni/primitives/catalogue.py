@@ -79,7 +79,7 @@ def _likeliest_first(name: str, beginnings: tuple[tuple[str, ...], ...], own: in
     return sorted(range(len(letters)), key=lambda it: (not letters[it], it >= own, -letters[it]))
 
 
-class _OfMembers(LazyCatalogue):
+class _ModuleCatalogue(LazyCatalogue):
     """The primitives of modules, which are imported when one of theirs is looked up.
 
     Args:
@@ -142,7 +142,7 @@ def catalogue(
         found += on_gpu
         devices.append(gpu)
         if may_use_host(processors) and not gpu.backend:
-            own = _OfMembers(on_gpu, GPU, (gpu,))
+            own = _ModuleCatalogue(on_gpu, GPU, (gpu,))
             found += _members("host_and_gpu", machine.host, gpu, own)
     if models:
         found += [_Member("other_library", "primitive", machine.host)]
@@ -155,7 +155,7 @@ def catalogue(
     cache_key = "\n".join(
         [f"{processors}{' and models' * models}", *(it.offer.state for it in more)]
     )
-    return _OfMembers(found, cache_key, tuple(devices), more)
+    return _ModuleCatalogue(found, cache_key, tuple(devices), more)
 
 
 def _members(kind: str, *given: Device | Catalogue) -> list[_Member]:

@@ -11,7 +11,7 @@ from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.options import InputChunks
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Begun, Grid, LastSteps, at_once
+from znni.core.volume import ResumeState, Grid, LastSteps, at_once
 
 ALL = slice(None)
 LARGEST_EXTENT = 2**48  # far above any real extent, far below any overflow
@@ -150,7 +150,7 @@ class ArrayOutput:
         if not np.can_cast(dtype, (held := _number_type(array, name)), "same_kind"):
             raise InvalidInput(f"{name} holds {held}, and the output is {np.dtype(dtype)}")
         self._array = _from_zero(array)
-        self.begun = Begun()
+        self.begun = ResumeState()
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Begun
+from znni.core.volume import ResumeState
 
 CRC_DIGITS = 8
 MOST_PLANS = 16  # whose entries are kept
@@ -26,7 +26,7 @@ Note: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass
-class Ledger(Begun):
+class Ledger(ResumeState):
     """The sum of a ledger's entries.
 
     Attributes:

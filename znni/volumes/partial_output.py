@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, Sink, at_once
+from znni.core.volume import SAME_COMMAND, ResumeState, LastSteps, NewOutput, Sink, at_once
 from znni.volumes.block_checks import check_written, write_block
 from znni.volumes.checksums import checksum_of
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
@@ -65,7 +65,7 @@ class PartialOutput(ABC):
         self._held_checksum = ""
 
     @property
-    def begun(self) -> Begun:
+    def begun(self) -> ResumeState:
         """The blocks that exist already; their history is certain once the output is described."""
         return self._ledger.content
 

@@ -17,7 +17,7 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Packing
 from znni.core.run_options import StorageOptions
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Begun, LastSteps, NewOutput, Output
+from znni.core.volume import ResumeState, LastSteps, NewOutput, Output
 from znni.machine.arrays import resident_memory
 from znni.volumes.formats.zarr.output import ZarrOutput
 from znni.volumes.formats.zarr.writer import ZarrWriter
@@ -75,7 +75,7 @@ class StagedWriter(Writer):
     def packing(self, wanted: NewOutput) -> Packing:
         """Return how the file is compressed."""
 
-    def begun(self, wanted: NewOutput) -> Begun:
+    def begun(self, wanted: NewOutput) -> ResumeState:
         """Return the state of an output that a run wants to make. Nothing is changed."""
         self.check_place(wanted)
         return ZarrWriter(self.place).begun(gathered(wanted))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from znni.core.errors import InvalidInput
 from znni.core.options import Packing, Recheck
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Begun, BlockStore, NewOutput, Output
+from znni.core.volume import ResumeState, BlockStore, NewOutput, Output
 from znni.volumes.ledger_entries import Note
 from znni.volumes.ledger_file import ledger_name
 
@@ -70,7 +70,7 @@ class Writer(ABC):
         self.place = place
 
     @abstractmethod
-    def begun(self, wanted: NewOutput) -> Begun:
+    def begun(self, wanted: NewOutput) -> ResumeState:
         """Return the state of an output that a run wants to make. Nothing is changed.
 
         Raises:

@@ -49,7 +49,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _WorkerOutput:
     """The output of windows that a worker has made, as it is stored. It is a ``BlendedBlock``.
 
     Attributes:
@@ -145,7 +145,7 @@ class Fleet:
             made = worker.compute(slot, block, labels)
             if plan.network.window is None:
                 return made
-            return _Made(made, block.with_output(plan.network.window))
+            return _WorkerOutput(made, block.with_output(plan.network.window))
 
         return BlockSlot(
             lambda: [compute],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import h5py
 
-from znni.core.volume import Begun, NewOutput, Output
+from znni.core.volume import ResumeState, NewOutput, Output
 from znni.volumes.formats.hdf5.chunks import HeldChanges
 from znni.volumes.formats.hdf5.format import file_at, reading
 from znni.volumes.formats.hdf5.new_file import LEDGER, OUTPUT_DATASET
@@ -26,7 +26,7 @@ from znni.volumes.writer import Writer
 class Hdf5Writer(Writer):
     """Makes HDF5 files."""
 
-    def begun(self, wanted: NewOutput) -> Begun:
+    def begun(self, wanted: NewOutput) -> ResumeState:
         """Return the state of an output file that a run wants to make. Nothing is changed."""
         path = Path(self.place)
         check_output(path, wanted)
@@ -34,7 +34,7 @@ class Hdf5Writer(Writer):
         with refused_at(path):
             found = unfinished(partial, wanted, made_again)
             if found is None:
-                return Begun()
+                return ResumeState()
             with partial.open("rb") as disk, readable(partial, resumed=True):
                 as_changed = HeldChanges(disk.fileno(), found.changes)
                 with h5py.File(as_changed, "r") as file:

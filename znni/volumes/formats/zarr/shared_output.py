@@ -94,7 +94,7 @@ class SharedZarr(BlockSink):
         if self._folder.is_whole and not self._folder.is_begun:
             self._ledger.discard()  # a process was ended right after it had completed the output
         self._folder.check_to_share()
-        self._begun = Begun()
+        self._begun = ResumeState()
         self._note = self.note
         with self._writing():
             foreign = self._folder.has("")
@@ -108,7 +108,7 @@ class SharedZarr(BlockSink):
             )
 
     @property
-    def begun(self) -> Begun:
+    def begun(self) -> ResumeState:
         """The plan of all processes; once the output is described, also the finished blocks."""
         return self._begun
 

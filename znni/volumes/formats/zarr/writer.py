@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from znni.core.options import Recheck
-from znni.core.volume import Begun, BlockStore, NewOutput, Output
+from znni.core.volume import ResumeState, BlockStore, NewOutput, Output
 from znni.volumes.formats import library
 from znni.volumes.formats.zarr.format import reading
 from znni.volumes.formats.zarr.output import LEDGER, ZarrOutput, checked_folder, open_unfinished
@@ -18,15 +18,15 @@ from znni.volumes.writer import Gathered, Share, SharedOutput, Summing, Writer
 class ZarrWriter(Writer):
     """Makes OME-Zarrs in a folder or at a URL."""
 
-    def begun(self, wanted: NewOutput) -> Begun:
+    def begun(self, wanted: NewOutput) -> ResumeState:
         """Return the state of an output that a run wants to make. Nothing is changed."""
         folder = checked_folder(self.place, wanted)
         if isinstance(folder, RemoteFolder):
-            return Begun()
+            return ResumeState()
         with refused_at(self.place):
             found = unfinished(folder.path, wanted)
         if found is None:
-            return Begun()
+            return ResumeState()
         open_unfinished(folder.root, wanted, "r")
         return found
 
