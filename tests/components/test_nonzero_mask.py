@@ -34,12 +34,11 @@ def mask_of(values: NDArray[Any], slab: int, **options: Any) -> tuple[Box, NDArr
         fill=st.sampled_from([0, 1]),
     ),
     slab=st.integers(1, 8),
-    threads=st.integers(1, 2),
 )
 @settings(max_examples=150, deadline=None)
-def test_the_mask_is_that_of_nnunet(values: NDArray[Any], slab: int, threads: int) -> None:
+def test_the_mask_is_that_of_nnunet(values: NDArray[Any], slab: int) -> None:
     wanted = binary_fill_holes((values != 0).any(axis=0))
-    box, mask = mask_of(values, slab, threads=threads)
+    box, mask = mask_of(values, slab)
     np.testing.assert_array_equal(mask, wanted)
     if wanted.any():
         inside = np.argwhere(wanted)
@@ -72,11 +71,11 @@ def test_too_many_holes_are_refused() -> None:
         mask_of(values, 2, most_components=20)
 
 
-@pytest.mark.parametrize(("share", "threads"), [(0.5, 1), (0.9, 2)])
-def test_no_more_memory_than_declared(share: float, threads: int) -> None:
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_no_more_memory_than_declared(share: float) -> None:
     extents, slab, most = Vec3(40, 96, 160), 8, 2**17
     values = (np.random.default_rng(0).random((2, *extents)) < share).astype(np.float32)
-    options = {"threads": threads, "most_components": most}
+    options = {"most_components": most}
     mask_of(values[:, :8], slab, **options)  # compiles
     tracemalloc.start()
     try:

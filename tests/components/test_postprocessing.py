@@ -76,13 +76,12 @@ def by_slabs(
     labels=volumes,
     rules=st.lists(rules_of_either_kind, max_size=4),
     slab=st.integers(1, 10),
-    threads=st.integers(1, 2),
 )
 @settings(max_examples=200, deadline=None)
 def test_rules_over_slabs_are_those_over_the_whole(
-    labels: NDArray[Any], rules: list[Rule], slab: int, threads: int
+    labels: NDArray[Any], rules: list[Rule], slab: int
 ) -> None:
-    found = by_slabs(labels, rules, slab, threads=threads)
+    found = by_slabs(labels, rules, slab)
     np.testing.assert_array_equal(found, by_scipy(labels, rules))
 
 
@@ -134,7 +133,7 @@ def test_the_volume_itself_may_be_written() -> None:
         labels[box.slices] = part
 
     extents = Vec3(*labels.shape)
-    postprocess(lambda box: labels[box.slices], write, extents, rules, 2, threads=2)
+    postprocess(lambda box: labels[box.slices], write, extents, rules, 2)
     np.testing.assert_array_equal(labels, wanted)
 
 
@@ -171,8 +170,8 @@ def noise(extents: Vec3) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("labels_of", [worst, noise])
-@pytest.mark.parametrize(("slab", "threads"), [(1, 1), (8, 1), (8, 2)])
-def test_no_more_memory_than_declared(labels_of: Any, slab: int, threads: int) -> None:
+@pytest.mark.parametrize("slab", [1, 8])
+def test_no_more_memory_than_declared(labels_of: Any, slab: int) -> None:
     extents = Vec3(40, 96, 160)
     labels = labels_of(extents)
     rules = [KeepLargest((1, 2)), KeepLargest((1,)), RemoveSmall((2,), voxels=10**6)]
@@ -182,7 +181,7 @@ def test_no_more_memory_than_declared(labels_of: Any, slab: int, threads: int) -
         postprocess(
             lambda box: labels[box.slices].copy(),
             lambda box, _: slabs.append(box),
-            extents, rules, slab, threads=threads, most_components=most,
+            extents, rules, slab, most_components=most,
         )  # fmt: skip
 
     most = 2**13 if labels_of is worst else 2**19
@@ -193,7 +192,7 @@ def test_no_more_memory_than_declared(labels_of: Any, slab: int, threads: int) -
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    declared = postprocess_bytes(extents, rules, slab, 1, threads=threads, most_components=most)
+    declared = postprocess_bytes(extents, rules, slab, 1, most_components=most)
     assert peak <= declared
     if labels_of is worst:
         assert peak > declared / 4

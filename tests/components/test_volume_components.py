@@ -70,9 +70,7 @@ def test_components_of_a_mask_are_those_of_scipy(
 ) -> None:
     share, seed = data.draw(st.floats(0, 1)), data.draw(st.integers(0, 2**32 - 1))
     mask = np.random.default_rng(seed).random(shape) < share
-    found = components_of(
-        mask, slab, connectivity=connectivity, threads=data.draw(st.integers(1, 2))
-    )
+    found = components_of(mask, slab, connectivity=connectivity)
     wanted = labelled(mask, connectivity)
     assert len(found) == wanted.max()
     np.testing.assert_array_equal(numbers_of(found, mask), wanted)

@@ -14,7 +14,7 @@ from resampling_cases import WHOLE_START, along_axis, boxes, by_scipy, resamplin
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.arrays import peak_memory
-from znni.resampling.labels import VoteRule, label_bytes, label_largest, resample_labels
+from znni.resampling.labels import label_bytes, label_largest, resample_labels
 
 MAPS = 7
 OF_MAPS = np.array([0, 3, 4, 9, 300, 2, 1], np.uint16)
@@ -51,19 +51,12 @@ def test_of_equal_maps_the_first_counts_and_nan_is_largest() -> None:
     assert (label_largest(values, WHOLE_START, resampling, box, OF_MAPS, threads=1) == 300).all()
 
 
-def by_indicators(
-    labels: NDArray[Any], resampling: Resampling, rule: VoteRule
-) -> NDArray[np.uint8]:
+def by_indicators(labels: NDArray[Any], resampling: Resampling) -> NDArray[np.uint8]:
     """Return labels as batchgenerators finds them: an image of each label, resampled by scipy."""
     if resampling.orders == (0, 0, 0):
         return by_scipy(labels[None], resampling)[0].astype(np.uint8)
     known = np.unique(labels)
     shares = np.stack([_resampled(labels == label, resampling) for label in known])
-    if rule == "half":
-        made = np.zeros(resampling.target, np.uint8)
-        for label, share in zip(known, shares, strict=True):
-            made[share >= 0.5] = label
-        return made
     nearest = labels.astype(np.float64)
     for axis in range(3):
         nearest = along_axis(nearest, axis, resampling.target[axis], 0)
@@ -86,21 +79,20 @@ def _resampled(mask: NDArray[np.bool_], resampling: Resampling) -> NDArray[np.fl
     return np.asarray(ndimage.zoom(made, factors, order=1, mode="nearest", grid_mode=True))
 
 
-@given(linear, st.sampled_from(("largest", "half")), st.integers(1, 5), st.data())
-@example(Resampling(Vec3(5, 6, 7), Vec3(10, 12, 14), (1, 1, 1)), "largest", 5, None)
-@example(Resampling(Vec3(5, 6, 7), Vec3(10, 12, 14), (1, 1, 1)), "half", 5, None)
-@example(Resampling(Vec3(6, 6, 8), Vec3(3, 3, 4), (1, 1, 1)), "largest", 3, None)
+@given(linear, st.integers(1, 5), st.data())
+@example(Resampling(Vec3(5, 6, 7), Vec3(10, 12, 14), (1, 1, 1)), 5, None)
+@example(Resampling(Vec3(6, 6, 8), Vec3(3, 3, 4), (1, 1, 1)), 3, None)
 def test_labels_are_resampled_as_by_batchgenerators(
-    resampling: Resampling, rule: VoteRule, known: int, data: st.DataObject | None
+    resampling: Resampling, known: int, data: st.DataObject | None
 ) -> None:
     numbers = np.random.default_rng(0)
     labels = numbers.choice(np.array([0, 7, 2, 200, 9], np.uint8)[:known], resampling.source)
     box = whole(resampling) if data is None else data.draw(boxes(resampling.target))
     needed = resampling.source_box(box)
     part = labels[needed.slices]
-    found = resample_labels(part, needed.start, resampling, box, threads=2, rule=rule)
+    found = resample_labels(part, needed.start, resampling, box, threads=2)
     assert found.dtype == labels.dtype
-    np.testing.assert_array_equal(found, by_indicators(labels, resampling, rule)[box.slices])
+    np.testing.assert_array_equal(found, by_indicators(labels, resampling)[box.slices])
 
 
 def test_cubic_splines_give_no_labels() -> None:
@@ -117,12 +109,11 @@ def test_labels_take_the_memory_that_they_declare() -> None:
     resampling = Resampling(Vec3(40, 50, 60), Vec3(80, 100, 120), (1, 1, 1))
     values = np.random.default_rng(0).standard_normal((MAPS, 40, 50, 60), dtype=np.float32)
     box = Box(WHOLE_START, resampling.target)
-    out = np.zeros(resampling.target, np.uint16)
 
-    def run() -> None:
-        label_largest(values, WHOLE_START, resampling, box, OF_MAPS, threads=2, out=out)
+    def run() -> NDArray[Any]:
+        return label_largest(values, WHOLE_START, resampling, box, OF_MAPS, threads=2)
 
-    run()
+    labels = run()
     with peak_memory() as peak:
         run()
-    assert peak.added <= label_bytes(resampling, box, 2) + SLACK
+    assert peak.added <= labels.nbytes + label_bytes(resampling, box, 2) + SLACK

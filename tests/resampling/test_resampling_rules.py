@@ -49,12 +49,6 @@ def test_extents_are_rounded_to_even_and_may_be_given() -> None:
     assert back.orders == (1, 1, 1)
 
 
-def test_a_threshold_of_anisotropy() -> None:
-    spacing = (2.0, 1.0, 1.0)
-    assert nnunet_resampling(SHAPE, spacing, spacing, 3).separate is None
-    assert nnunet_resampling(SHAPE, spacing, spacing, 3, threshold=1.5).separate == 0
-
-
 @pytest.mark.parametrize(
     ("target", "orders", "separate", "said"),
     [

@@ -15,7 +15,7 @@ from znni.components.slabs import MOST_COMPONENTS, Painting
 from znni.components.volume_components import components_bytes, find_components
 from znni.core.shapes import Box, Vec3
 
-# Returns the values (f, z, y, x) of a box. Several threads call it.
+# Returns the values (f, z, y, x) of a box.
 ReadValues: TypeAlias = Callable[[Box], NDArray[Any]]
 
 
@@ -56,16 +56,14 @@ def nonzero_mask(
     extents: Vec3,
     slab: int,
     *,
-    threads: int = 1,
     most_components: int = MOST_COMPONENTS,
 ) -> NonzeroMask:
     """Return the mask of voxels that are not 0 in a volume, with its holes filled.
 
     Args:
-        read: returns the values (f, z, y, x) of a slab. All threads call it at once.
+        read: returns the values (f, z, y, x) of a slab.
         extents: extents of the volume.
         slab: planes of a slab.
-        threads: threads that read slabs.
         most_components: the most components of all slabs together.
 
     Raises:
@@ -86,7 +84,6 @@ def nonzero_mask(
         slab,
         classes=FALSE,
         connectivity=6,
-        threads=threads,
         most_components=most_components,
     )
     box = reduce(Box.hull, occupied) if occupied else Box(Vec3(0, 0, 0), extents)
@@ -102,7 +99,6 @@ def nonzero_bytes(
     maps: int,
     itemsize: int,
     *,
-    threads: int = 1,
     most_components: int = MOST_COMPONENTS,
 ) -> int:
     """Return the most bytes that ``nonzero_mask`` takes, with the arrays that ``read`` returns.
@@ -112,11 +108,10 @@ def nonzero_bytes(
         slab: planes of a slab.
         maps: the maps of the volume.
         itemsize: bytes of a value.
-        threads: threads that read slabs.
         most_components: the most components of all slabs together.
     """
-    values = threads * min(slab, extents.z) * extents.y * extents.x * maps * itemsize
-    masks = components_bytes(extents, slab, 1, threads=threads, most_components=most_components)
+    values = min(slab, extents.z) * extents.y * extents.x * maps * itemsize
+    masks = components_bytes(extents, slab, 1, most_components=most_components)
     return values + masks
 
 

@@ -20,7 +20,7 @@ from znni.components.slabs import (
     ReadLabels,
     Tables,
     joined,
-    over_slabs,
+    slab_boxes,
     slab_bytes,
     tables_of,
 )
@@ -39,7 +39,6 @@ def postprocess(
     rules: Sequence[Rule],
     slab: int,
     *,
-    threads: int = 1,
     voxel_volume: float | None = None,
     most_components: int = MOST_COMPONENTS,
 ) -> None:
@@ -49,12 +48,11 @@ def postprocess(
     ``postprocess_bytes``.
 
     Args:
-        read: returns the labels (z, y, x) of a slab. All threads call it at once.
+        read: returns the labels (z, y, x) of a slab.
         write: takes the labels of each slab, in order. It may write to the volume that is read.
         extents: extents of the volume.
         rules: the rules.
         slab: planes of a slab.
-        threads: threads that read and label slabs.
         voxel_volume: cubic millimetres of a voxel, for rules with volumes.
         most_components: the most components of all slabs together.
 
@@ -78,12 +76,12 @@ def postprocess(
         return labels
 
     for group in groups_of(rules):
-        slabs = _Slabs(labels_of, extents, slab, threads, most_components)
+        slabs = _Slabs(labels_of, extents, slab, most_components)
         removal = _removal(slabs, group, voxel_volume)
         if removal.chosen.any():
             removals.append(removal)
-    for box, labels in over_slabs(lambda box: (box, labels_of(box)), extents, slab, threads):
-        write(box, labels)
+    for box in slab_boxes(extents, slab):
+        write(box, labels_of(box))
 
 
 class _Slabs(NamedTuple):
@@ -92,7 +90,6 @@ class _Slabs(NamedTuple):
     read: ReadLabels
     extents: Vec3
     slab: int
-    threads: int
     most_components: int
 
 
@@ -104,7 +101,7 @@ def _removal(slabs: _Slabs, group: Sequence[Rule], voxel_volume: float | None) -
         found = label_slab(slabs.read(box), classes, connectivity)
         return tables_of(found, box.size.z, slabs.most_components)
 
-    each = over_slabs(tables, slabs.extents, slabs.slab, slabs.threads)
+    each = map(tables, slab_boxes(slabs.extents, slabs.slab))
     volume = joined(each, connectivity, slabs.most_components)
     removed = np.zeros(len(volume.voxels), bool)
     for kind, rule in enumerate(group, 1):
@@ -123,7 +120,6 @@ def postprocess_bytes(
     slab: int,
     itemsize: int,
     *,
-    threads: int = 1,
     most_components: int = MOST_COMPONENTS,
 ) -> int:
     """Return the most bytes that ``postprocess`` takes, with the arrays that ``read`` returns.
@@ -133,9 +129,8 @@ def postprocess_bytes(
         rules: the rules.
         slab: planes of a slab.
         itemsize: bytes of a label.
-        threads: threads that read and label slabs.
         most_components: the most components of all slabs together.
     """
     written = min(slab, extents.z) * extents.y * extents.x * itemsize
     each = COMPONENT_BYTES + REMOVAL_BYTES * len(groups_of(rules))
-    return slab_bytes(extents, slab, itemsize, threads) + written + most_components * each
+    return slab_bytes(extents, slab, itemsize) + written + most_components * each

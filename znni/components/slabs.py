@@ -7,7 +7,7 @@ kept, until all are joined.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from znni.components.runs import (
 )
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.machine.io_threads import mapped
 
 Result = TypeVar("Result")
 
@@ -50,22 +49,7 @@ def slab_boxes(extents: Vec3, slab: int) -> list[Box]:
     return [Box(Vec3(z, 0, 0), extents._replace(z=min(z + slab, extents.z))) for z in starts]
 
 
-def over_slabs(
-    task: Callable[[Box], Result], extents: Vec3, slab: int, threads: int
-) -> Iterator[Result]:
-    """Yield ``task(box)`` for every slab, in order.
-
-    Args:
-        task: called by all threads at once.
-        extents: extents of the volume.
-        slab: planes of a slab.
-        threads: the number of threads. 1: the caller's own thread runs the tasks.
-    """
-    boxes = slab_boxes(extents, slab)
-    return map(task, boxes) if threads == 1 else mapped(task, boxes, threads)
-
-
-def slab_bytes(extents: Vec3, slab: int, itemsize: int, threads: int = 1) -> int:
+def slab_bytes(extents: Vec3, slab: int, itemsize: int) -> int:
     """Return the most bytes that labelling takes for slabs, without its tables of components.
 
     It takes as many if no two neighbouring voxels of a row have the same label.
@@ -74,13 +58,12 @@ def slab_bytes(extents: Vec3, slab: int, itemsize: int, threads: int = 1) -> int
         extents: extents of the volume.
         slab: planes of a slab.
         itemsize: bytes of a label.
-        threads: the threads that label slabs.
     """
     plane = extents.y * extents.x
     labelling = plane * (2 * itemsize + RUN_BYTES) + extents.y * ROW_BYTES
-    kept = 2 * (threads + 1) * plane * PLANE_BYTES  # the outer planes of slabs
+    kept = 4 * plane * PLANE_BYTES  # the outer planes of slabs
     joining = 5 * plane * JOINED_BYTES  # two planes, as they are and together, and a slab's last
-    return threads * min(slab, extents.z) * labelling + kept + joining
+    return min(slab, extents.z) * labelling + kept + joining
 
 
 class Tables(NamedTuple):

@@ -26,7 +26,7 @@ from znni.components.slabs import (
     ReadLabels,
     Tables,
     joined,
-    over_slabs,
+    slab_boxes,
     slab_bytes,
     slab_part,
     tables_of,
@@ -106,7 +106,6 @@ def find_components(
     *,
     classes: Classes = TRUE,
     connectivity: Connectivity = 26,
-    threads: int = 1,
     most_components: int = MOST_COMPONENTS,
 ) -> Components:
     """Find the connected components of a mask, or of each class of labels.
@@ -114,12 +113,11 @@ def find_components(
     It takes ``components_bytes``.
 
     Args:
-        read: returns the labels of a slab, or a mask. All threads call it at once.
+        read: returns the labels of a slab, or a mask.
         extents: extents of the volume.
         slab: planes of a slab.
         classes: the class of each label. Voxels of class 0 have no component.
         connectivity: which voxels are neighbours.
-        threads: threads that read and label slabs.
         most_components: the most components of all slabs together.
 
     Raises:
@@ -134,7 +132,7 @@ def find_components(
     bounds = []
 
     def tables() -> Iterator[Tables]:
-        for found, ends in over_slabs(labelled, extents, slab, threads):
+        for found, ends in map(labelled, slab_boxes(extents, slab)):
             bounds.append(ends)
             yield found
 
@@ -151,7 +149,6 @@ def components_bytes(
     slab: int,
     itemsize: int,
     *,
-    threads: int = 1,
     most_components: int = MOST_COMPONENTS,
 ) -> int:
     """Return the most bytes that ``find_components`` takes, with the arrays that ``read`` returns.
@@ -160,11 +157,10 @@ def components_bytes(
         extents: extents of the volume.
         slab: planes of a slab.
         itemsize: bytes of a label.
-        threads: threads that read and label slabs.
         most_components: the most components of all slabs together.
     """
     tables = most_components * (COMPONENT_BYTES + BOX_BYTES)
-    return slab_bytes(extents, slab, itemsize, threads) + tables
+    return slab_bytes(extents, slab, itemsize) + tables
 
 
 def _bounds(labelled: Labelled, z: int) -> NDArray[np.int64]:

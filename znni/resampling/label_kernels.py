@@ -67,7 +67,7 @@ def _keep_largest(value, f, largest, number):  # type: ignore[no-untyped-def]
 
 @numba_kernel
 def vote_rows(  # type: ignore[no-untyped-def]
-    source, first, stop, along_z, along_y, along_x, nearest, needs_half, labels, shares, out
+    source, first, stop, along_z, along_y, along_x, nearest, labels, shares, out
 ):  # fmt: skip
     """Write the label that has the largest share of each voxel, for some rows.
 
@@ -79,7 +79,6 @@ def vote_rows(  # type: ignore[no-untyped-def]
         along_y: the same along y.
         along_x: the same along x.
         nearest: the nearest sample of each target sample, along each axis.
-        needs_half: whether labels need a share of a half. The largest of these then counts.
         labels: scratch for the labels around a voxel.
         shares: scratch for their shares.
         out: the labels (z, y, x) of the target.
@@ -110,10 +109,7 @@ def vote_rows(  # type: ignore[no-untyped-def]
                 count = _add_share(labels, shares, count, c[j], share_c * there)
                 count = _add_share(labels, shares, count, d[i], share_d * here)
                 count = _add_share(labels, shares, count, d[j], share_d * there)
-                if needs_half:
-                    label = _largest_half(labels, shares, count)
-                else:
-                    label = _most(labels, shares, count, closest[nearest[2][x]])
+                label = _most(labels, shares, count, closest[nearest[2][x]])
             out[z, y, x] = label
 
 
@@ -128,16 +124,6 @@ def _add_share(labels, shares, count, label, share):  # type: ignore[no-untyped-
         return count + 1
     shares[place] += share
     return count
-
-
-@lazy_njit(nogil=True)
-def _largest_half(labels, shares, count):  # type: ignore[no-untyped-def]
-    """Return the largest label with half of the shares or more, or 0."""
-    chosen = labels[0] * 0
-    for place in range(count):
-        if shares[place] >= 0.5:
-            chosen = max(chosen, labels[place])
-    return chosen
 
 
 @lazy_njit(nogil=True)

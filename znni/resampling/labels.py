@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,6 @@ from znni.resampling.linear_kernels import ROWS, group_floats
 from znni.resampling.neighbours import neighbours
 from znni.resampling.spline import part_needed
 
-# The rule by which the labels around a voxel decide on its label. batchgenerators has had two.
-# ``largest`` (since 0.25.4) takes the label with the largest share. If shares are equal, the label
-# of the nearest voxel counts, or else the smallest. ``half`` (before) takes the largest label with
-# a share of at least a half, or else 0.
-VoteRule: TypeAlias = Literal["largest", "half"]
-
 
 def label_largest(
     values: Float32,
@@ -34,7 +28,6 @@ def label_largest(
     labels: NDArray[Any],
     *,
     threads: int,
-    out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Return the label of the largest map for each voxel (z, y, x) of a box of the target.
 
@@ -47,15 +40,13 @@ def label_largest(
         box: the voxels of the target that are wanted.
         labels: the label of each map. Their type is the type of the output.
         threads: the number of threads.
-        out: takes the labels. Default: a new array.
 
     Raises:
         ValueError: the values do not cover the box's source, or an order is higher than 1.
     """
     along = neighbours(resampling, box)
     values = values[:, *part_needed(values.shape[1:], at, resampling, box).slices]
-    if out is None:
-        out = np.empty(box.size, labels.dtype)
+    out = np.empty(box.size, labels.dtype)
     pool, extents, width = workers(threads), tuple(box.size), values.shape[3]
     scratch = workspace((threads, _label_floats(width, box)), np.float32)
     number = workspace((threads, ROWS * box.size.x), np.int32)
@@ -83,10 +74,11 @@ def resample_labels(
     box: Box,
     *,
     threads: int,
-    rule: VoteRule = "largest",
-    out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Return labels (z, y, x) resampled to a box of the target.
+    """Return labels (z, y, x) resampled to a box of the target, as batchgenerators 0.25.4 does.
+
+    The label with the largest share around a voxel counts. If shares are equal, the label of the
+    nearest voxel counts, or else the smallest.
 
     Args:
         labels: labels (z, y, x) of the source, at least in ``resampling.source_box(box)``.
@@ -94,16 +86,13 @@ def resample_labels(
         resampling: the change of voxels, of orders 0 or 1.
         box: the voxels of the target that are wanted.
         threads: the number of threads.
-        rule: how labels around a voxel decide, if they differ.
-        out: takes the labels. Default: a new array.
 
     Raises:
         ValueError: the labels do not cover the box's source, or an order is higher than 1.
     """
     along = neighbours(resampling, box, np.float64)
     labels = labels[part_needed(labels.shape, at, resampling, box).slices]
-    if out is None:
-        out = np.empty(box.size, labels.dtype)
+    out = np.empty(box.size, labels.dtype)
     pool = workers(threads)
     needed = resampling.source_box(box).start
     nearest = tuple(
@@ -117,8 +106,7 @@ def resample_labels(
 
     def task(worker: int, rows: slice) -> None:
         label_kernels.vote_rows(
-            labels, rows.start, rows.stop, *along, nearest, rule == "half", around[worker],
-            shares[worker], out,
+            labels, rows.start, rows.stop, *along, nearest, around[worker], shares[worker], out,
         )  # fmt: skip
 
     pool.for_each(task, pool.shares(out.shape[0] * out.shape[1]))

@@ -30,7 +30,6 @@ def nnunet_resampling(
     order: int,
     order_z: int = 0,
     force_separate_z: bool | None = None,
-    threshold: float = ANISOTROPY_THRESHOLD,
     *,
     new_shape: Vec3 | None = None,
 ) -> Resampling:
@@ -47,23 +46,21 @@ def nnunet_resampling(
         order_z: the order along the axis with the largest spacing, if it is resampled apart.
         force_separate_z: whether that axis is resampled apart. None: if the spacing before or
             after is anisotropic.
-        threshold: the ratio above which a spacing is anisotropic.
         new_shape: the extents wanted. Default: the extents that follow from the spacings.
     """
     target = new_shape or resampled_extents(shape, spacing, new_spacing)
-    separate = _separate_axis(spacing, new_spacing, force_separate_z, threshold)
+    separate = _separate_axis(spacing, new_spacing, force_separate_z)
     z, y, x = (order_z if axis == separate else order for axis in range(3))
     return Resampling(shape, target, (z, y, x), separate)
 
 
-def _separate_axis(
-    spacing: Spacing, new_spacing: Spacing, force: bool | None, threshold: float
-) -> int | None:
+def _separate_axis(spacing: Spacing, new_spacing: Spacing, force: bool | None) -> int | None:
     """Return the axis to resample apart; None if there is none, or if several are coarsest."""
     if force is not None:
         decisive = spacing if force else None
     else:
-        anisotropic = (it for it in (spacing, new_spacing) if max(it) / min(it) > threshold)
+        both = spacing, new_spacing
+        anisotropic = (it for it in both if max(it) / min(it) > ANISOTROPY_THRESHOLD)
         decisive = next(anisotropic, None)
     if decisive is None:
         return None
