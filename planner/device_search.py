@@ -21,13 +21,13 @@ from planner.choices import (
     undominated_within,
 )
 from planner.cost_model import CostModel
-from planner.tiled_segments import tiled_segments
 from planner.overhead import Load
 from planner.partition import Partition
 from planner.partition_bounds import ROUNDED, PartitionBounds
 from planner.segmentations import NO_SECONDS_LIMIT, SecondsLimit, segmentations
 from planner.slot_options import slots_that_fit
 from planner.step_options import StepOptions
+from planner.tiled_segments import tiled_segments
 from znni.core.options import Division
 from znni.core.shapes import FLOAT_BYTES
 from znni.network.layers import Operation
@@ -278,7 +278,9 @@ class DeviceSearch:
             slots = [
                 replace(
                     slot,
-                    options=options(slot.options[0], in_place=slot.in_place, copied_bytes=slot.copied_bytes),
+                    options=options(
+                        slot.options[0], in_place=slot.in_place, copied_bytes=slot.copied_bytes
+                    ),
                 )
                 for slot in bare
             ]

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.job_places import box_read
-from planner.sweep_bound import least_bytes_kept
 from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
 from planner.overhead import Overhead
 from planner.partition import CutPoint, Processor, device_of, sums_at_cuts
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
+from planner.sweep_bound import least_bytes_kept
 from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.network.geometry import input_box, shapes

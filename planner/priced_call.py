@@ -55,7 +55,9 @@ class Sampled(NamedTuple):
             factor: the function that returns its least factor.
         """
         own = BOUND_SLACK * self.seconds if self.applies else 0.0
-        return max(own, FASTEST_SLACK * fastest) * (1.0 if self.states_seconds else factor(self.primitive))
+        return max(own, FASTEST_SLACK * fastest) * (
+            1.0 if self.states_seconds else factor(self.primitive)
+        )
 
 
 class PricedCall:

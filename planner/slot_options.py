@@ -47,7 +47,9 @@ def slots_that_fit(
         if not left > 0:
             return []
         (step,), cutoff = slot.options, ROUNDED * (fastest + left) / slot.runs
-        steps = options.relaxed(step, in_place=slot.in_place, copied_bytes=slot.copied_bytes, cutoff=cutoff)
+        steps = options.relaxed(
+            step, in_place=slot.in_place, copied_bytes=slot.copied_bytes, cutoff=cutoff
+        )
         found = slot.fitting(steps, allowed)
         if not found.options:
             return []
@@ -94,5 +96,6 @@ def _slot_with_pieces(
     ):
         return replace(bare, options=())
     return bare.fitting(
-        options(step, in_place=bare.in_place, copied_bytes=bare.copied_bytes, limit=piece_limit), allowed
+        options(step, in_place=bare.in_place, copied_bytes=bare.copied_bytes, limit=piece_limit),
+        allowed,
     )

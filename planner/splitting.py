@@ -6,8 +6,8 @@ from collections.abc import Collection
 from math import inf
 
 from planner.cost_model import CostModel
-from planner.tiled_segments import tiled_segment, fused, least_seconds, with_rules
 from planner.step_options import StepOptions
+from planner.tiled_segments import fused, least_seconds, tiled_segment, with_rules
 from znni.core.processors import GPU
 from znni.core.shapes import Vec3
 from znni.network.layers import Normalize, PackedLayer

@@ -81,7 +81,9 @@ class StepOptions:
         known_limit, known = self._known.get(key, (HOLDS_NOTHING, ()))
         if not known_limit.covers(limit):
             both = limit.or_within(known_limit)
-            whole = self.whole(step, in_place=in_place, copied_bytes=copied_bytes, cutoff=both.most_seconds)
+            whole = self.whole(
+                step, in_place=in_place, copied_bytes=copied_bytes, cutoff=both.most_seconds
+            )
             steps = [*whole, *self._divided(step, both)]
             known = _pareto(steps, in_place, copied_bytes)
             self._known[key] = both, known
@@ -279,7 +281,9 @@ def _step_key(step: Step, in_place: bool, copied_bytes: int) -> StepKey:
 
 def _pareto(steps: list[Step], in_place: bool, copied_bytes: int) -> tuple[Step, ...]:
     fronts = GpuFronts()
-    with_bytes = ((step, taken(step, in_place=in_place, copied_bytes=copied_bytes)) for step in steps)
+    with_bytes = (
+        (step, taken(step, in_place=in_place, copied_bytes=copied_bytes)) for step in steps
+    )
     by_time = sorted(with_bytes, key=lambda it: (it[0].seconds, it[1]))
     return tuple(
         step

@@ -19,7 +19,7 @@ from bench.record import Row
 from bench.rounds import Effort
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import SlidingLayer, Pool
+from znni.network.layers import Pool, SlidingLayer
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.primitives.catalogue import catalogue

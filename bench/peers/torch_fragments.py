@@ -57,7 +57,9 @@ class TorchFragments(TorchNetwork):
         super().__init__(network, dtype, layout, threads, device)
         self._ram = ram
         pools = [layer for layer in network.sliding_layers if isinstance(layer, Pool)]
-        first_pool = network.sliding_layers.index(pools[0]) if pools else len(network.sliding_layers)
+        first_pool = (
+            network.sliding_layers.index(pools[0]) if pools else len(network.sliding_layers)
+        )
         self.first_pool = pools[0] if pools else Pool("none", Vec3(1, 1, 1))
         self.window = self.first_pool.window
         self.head = network.sliding_layers[:first_pool]

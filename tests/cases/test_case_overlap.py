@@ -16,19 +16,19 @@ from case_reference import OPTIONS, network, run
 from case_scans import nibabel, scan, weights_file, write
 
 from znni.cases import case as case_module
-from znni.cases import folder as folder_module
 from znni.cases import concurrency as concurrency_module
+from znni.cases import folder as folder_module
 from znni.cases.case import CaseRun, predict
 from znni.cases.case_folder import Case, held, open_folder
 from znni.cases.case_report import CaseReport
+from znni.cases.concurrency import THREE_EACH, Concurrency
 from znni.cases.folder import cases_in, predict_cases
 from znni.cases.networks import alone
-from znni.cases.concurrency import THREE_EACH, Concurrency
 from znni.core.errors import InvalidInput
 from znni.inference import session as session_module
-from znni.inference.process_cache import ProcessCache
 from znni.inference.open_run import OpenRun
 from znni.inference.plan_choice import given_or_found
+from znni.inference.process_cache import ProcessCache
 from znni.inference.session import Session
 from znni.network.network import Network
 from znni.network.weights import random_weights

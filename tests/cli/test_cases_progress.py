@@ -51,7 +51,9 @@ def test_a_network_hides_the_steps_of_other_cases(
     ]
 
 
-def test_a_case_that_fails_hides_no_other(shown: CasesProgress, said: list[tuple[Any, ...]]) -> None:
+def test_a_case_that_fails_hides_no_other(
+    shown: CasesProgress, said: list[tuple[Any, ...]]
+) -> None:
     shown.step(A, "network", 10, 30)
     shown.done(1, 2)
     shown.step(B, "reading", 5, 10)

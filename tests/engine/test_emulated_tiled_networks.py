@@ -18,8 +18,8 @@ from window_networks import NET, blended
 from planner import device_search
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
-from planner.tiled_segments import tiled_segments
 from planner.search import Search
+from planner.tiled_segments import tiled_segments
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Accuracy, BlendedActivation, Pad

@@ -13,6 +13,7 @@ import pytest
 from gpu_layers import chips, needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_resources import resource_usage
 from window_networks import blended, network, volume
 
 from znni.core.options import WindowRules
@@ -27,7 +28,6 @@ from znni.inference.inferer import Inferer
 from znni.inference.planning import search
 from znni.inference.verify import verify
 from znni.machine.cuda import cupy
-from kernel_resources import resource_usage
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import ConvWeights, Float32, random_weights

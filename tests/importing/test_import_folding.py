@@ -15,7 +15,15 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.folding import fold
 from znni.importing.graph import Operation, in_order, needed
-from znni.importing.steps import Graph, Layered, Nonlinearity, GraphStep, affine, chained, convolution
+from znni.importing.steps import (
+    Graph,
+    GraphStep,
+    Layered,
+    Nonlinearity,
+    affine,
+    chained,
+    convolution,
+)
 from znni.importing.steps import Operation as StepOperation
 from znni.importing.tracing import Tracer
 from znni.network.input_scaling import InputScaling

@@ -24,7 +24,9 @@ def test_brute_force_is_the_definition(network: Network) -> None:
     shape = (network.in_features, *network.field_of_view)
     window = np.random.default_rng(2).standard_normal(shape)
     found = at_voxel(network, weights, window).values
-    np.testing.assert_allclose(found, sliding_output(network, weights, window)[:, 0, 0, 0], 1e-12, 1e-14)
+    np.testing.assert_allclose(
+        found, sliding_output(network, weights, window)[:, 0, 0, 0], 1e-12, 1e-14
+    )
 
 
 @pytest.fixture(scope="module")

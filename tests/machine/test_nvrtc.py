@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from gpu_layers import needs_compiler
-
 from kernel_resources import ResourceUsage, parsed_usage, resource_usage
+
 from znni.machine.nvrtc import compile_offline
 
 KERNELS = """

@@ -21,10 +21,10 @@ from planner import device_search
 from planner.bare_steps import sample_steps
 from planner.bounds import packed_layers
 from planner.cost_model import BUILT_IN
-from planner.tiled_segments import tiled_segment, tiled_segments
 from planner.partition_bounds import PartitionBounds
 from planner.search import Search
 from planner.step_options import StepOptions
+from planner.tiled_segments import tiled_segment, tiled_segments
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import Accuracy, Choices, Division
 from znni.core.shapes import Vec3

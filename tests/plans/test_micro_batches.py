@@ -133,7 +133,9 @@ def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -
         faster += divided.seconds < whole.seconds
         if divided.patch == output and isinstance(divided.segments[-1].steps[-1].primitive, InTurn):
             y = PatchRunner(Plan.from_json(divided.to_json()), catalogue, weights)(volume)
-            np.testing.assert_allclose(y, sliding_output(POOLED, weights, volume), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                y, sliding_output(POOLED, weights, volume), rtol=1e-4, atol=1e-5
+            )
     assert faster > 3
 
 

@@ -8,12 +8,12 @@ from emulated_gpu import ORDERS, emulated_gpu, needs_emulation
 from gpu_layers import needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_resources import resource_usage
 from resampling_cases import boxes, resamplings
 
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.cuda import cupy
-from kernel_resources import resource_usage
 from znni.resampling.gpu import DeviceResampling, source
 from znni.resampling.spline import resample
 

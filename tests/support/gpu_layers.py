@@ -6,10 +6,10 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
+from kernel_resources import resource_usage
 
 from znni.machine.cuda import cupy
 from znni.machine.machine import Device
-from kernel_resources import resource_usage
 from znni.network.layers import Activation
 from znni.primitives.gpu.common.hardware import CHIPS, COMPILED, REGISTERS
 from znni.primitives.gpu.direct_tensor.geometry import ThreadBlock
@@ -46,7 +46,9 @@ def most_spills(usual: int, older: int) -> int:
     return usual if cupy().cuda.nvrtc.getVersion() >= KEEPS_REGISTERS else older
 
 
-def assert_fits(block: ThreadBlock, activation: Activation = "relu", packing: Packing = UNPACKED) -> None:
+def assert_fits(
+    block: ThreadBlock, activation: Activation = "relu", packing: Packing = UNPACKED
+) -> None:
     """Check that a direct convolution's kernel fits its chip, and spills no registers."""
     source = convolution_source(block, activation, packing=packing)
     usage = resource_usage(source, block.chip.architecture)["convolve"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import znni
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Affine, ResumeState, Grid, NewOutput, Output
+from znni.core.volume import Affine, Grid, NewOutput, Output, ResumeState
 from znni.volumes import partial_output, staged_output
 from znni.volumes.formats.zarr import output as zarr_output
 from znni.volumes.locate import open_output, open_volume, read_ledger, writer_at

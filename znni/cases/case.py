@@ -294,7 +294,10 @@ class CaseRun:
 
     def _open(self, number: int) -> OpenRun:
         """Open the run of a network."""
-        request, progress = self._request(number, self._inputs[number]), self._steps.progress_of("network")
+        request, progress = (
+            self._request(number, self._inputs[number]),
+            self._steps.progress_of("network"),
+        )
         return OpenRun(request, self._session, progress=progress)
 
     def _close_runs(self) -> None:

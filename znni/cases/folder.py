@@ -23,8 +23,6 @@ from typing import TypeVar
 from znni.cases.case import CaseRun
 from znni.cases.case_folder import Case, discard_left
 from znni.cases.case_report import CaseReport
-from znni.cases.memory import KnownMemory
-from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.concurrency import (
     THREE_EACH,
     Concurrency,
@@ -33,6 +31,8 @@ from znni.cases.concurrency import (
     concurrency,
     with_limit,
 )
+from znni.cases.memory import KnownMemory
+from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options

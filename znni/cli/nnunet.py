@@ -155,10 +155,10 @@ def predict(
     ] = None,
 ) -> None:
     """Compute the labels of a folder of scans, as nnUNetv2_predict does."""
+    from znni.cases.concurrency import Concurrency
     from znni.cases.folder import cases_in, predict_cases
     from znni.cases.networks import joined
     from znni.cases.results_folder import network_of_results, previous_network
-    from znni.cases.concurrency import Concurrency
     from znni.cli.cases_progress import show_cases
     from znni.core.options import Choices
     from znni.core.run_options import Options

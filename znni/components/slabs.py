@@ -6,7 +6,7 @@ kept, until all are joined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np

@@ -11,7 +11,7 @@ from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.calls import OperatorCall, Value
 from znni.importing.margins import Unsuited
-from znni.importing.steps import Layered, GraphStep, convolution
+from znni.importing.steps import GraphStep, Layered, convolution
 from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import ConvTranspose, Padding, PadLayer, Upsample
 from znni.network.padding import Beyond
@@ -103,7 +103,9 @@ def repeated(call: OperatorCall, read: str, times: int) -> Layered:
     return _mixed(call, np.tile(np.eye(maps), (times, 1)))
 
 
-def _mixed(call: OperatorCall, factors: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> Layered:
+def _mixed(
+    call: OperatorCall, factors: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+) -> Layered:
     """Return a convolution that makes each map from those of a value, by factors (out, in)."""
     return convolution(call.origin, factors[:, :, None, None, None])
 
@@ -142,7 +144,9 @@ def splitting(
         _slice(call, 1, end - part, end, 1, result)
 
 
-def _slice(call: OperatorCall, axis: int, start: int, stop: int, step: int, result: str = "") -> None:
+def _slice(
+    call: OperatorCall, axis: int, start: int, stop: int, step: int, result: str = ""
+) -> None:
     """Add a slice of an array (n, f, z, y, x), as Python slices it.
 
     Raises:
@@ -183,7 +187,9 @@ def _thin(call: OperatorCall, axis: int, kept: range) -> None:
     )
 
 
-def padding(call: OperatorCall, pad: object, mode: object = "constant", value: object = None) -> None:
+def padding(
+    call: OperatorCall, pad: object, mode: object = "constant", value: object = None
+) -> None:
     """Read ``pad``; negative numbers of samples crop.
 
     Raises:

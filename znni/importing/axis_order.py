@@ -10,7 +10,7 @@ import numpy as np
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.importing.steps import Found, Original, GraphStep
+from znni.importing.steps import Found, GraphStep, Original
 from znni.network.layers import Padding
 from znni.network.weights import Float32
 

@@ -35,7 +35,16 @@ from znni.importing.checks import NotExpressed
 from znni.importing.known_networks import built, is_known, known_classes
 from znni.importing.onnx_graph import read_onnx
 from znni.importing.state_dict import fill
-from znni.importing.steps import Found, Graph, Layered, Operation, Original, Sample, Settings, GraphSteps
+from znni.importing.steps import (
+    Found,
+    Graph,
+    GraphSteps,
+    Layered,
+    Operation,
+    Original,
+    Sample,
+    Settings,
+)
 from znni.importing.torch_checkpoint import read_checkpoint
 from znni.importing.torch_module import read_module
 from znni.network.layers import Normalize

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, option
-from znni.importing.own_library import own_library_advice
 from znni.importing.axis_order import AXES, order_of, reordered
 from znni.importing.bioimageio_files import is_package
 from znni.importing.bioimageio_model import read_model
@@ -25,6 +24,7 @@ from znni.importing.network_writer import check_writable, weights_beside, write_
 from znni.importing.nnunet_folder import Results, is_results
 from znni.importing.nnunet_results import read_results
 from znni.importing.onnx_graph import read_onnx
+from znni.importing.own_library import own_library_advice
 from znni.importing.parity import Compute, Parity, compare, compare_sample
 from znni.importing.pytorch_3dunet import SUFFIX, read_3dunet
 from znni.importing.state_dict import fill, read_safetensors

@@ -27,7 +27,7 @@ from znni.importing.open_layers import (
     pointwise,
     then_affine,
 )
-from znni.importing.steps import Graph, Layered, Nonlinearity, GraphStep, affine
+from znni.importing.steps import Graph, GraphStep, Layered, Nonlinearity, affine
 from znni.network.geometry import context
 from znni.network.input_scaling import InputScaling
 from znni.network.layer_geometry import ONE, ZERO

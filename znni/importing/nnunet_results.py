@@ -32,7 +32,7 @@ from znni.importing.nnunet_plans import (
     scaling_of,
     spacing_of,
 )
-from znni.importing.steps import Found, Graph, Layered, Original, Settings, GraphSteps, affine
+from znni.importing.steps import Found, Graph, GraphSteps, Layered, Original, Settings, affine
 from znni.importing.torch_checkpoint import read_held
 from znni.importing.torch_module import read_module
 from znni.network.layers import Add

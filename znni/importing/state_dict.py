@@ -20,7 +20,7 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.importing import checks, operations
 from znni.importing.state_dict_names import Parts, natural, norms_of, skeleton
-from znni.importing.steps import Found, Layered, Nonlinearity, Operation, GraphSteps
+from znni.importing.steps import Found, GraphSteps, Layered, Nonlinearity, Operation
 from znni.network.layers import (
     LEAKY_SLOPE,
     Activation,

@@ -17,7 +17,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.checks import NotExpressed, refuse
 from znni.importing.margins import Joined, Unsuited, margin_after, margin_of_join, unneeded_crop
-from znni.importing.steps import Graph, Layered, Nonlinearity, Operation, GraphStep, convolution
+from znni.importing.steps import Graph, GraphStep, Layered, Nonlinearity, Operation, convolution
 from znni.network.layer_geometry import NO_PADDING
 from znni.network.layers import Add, Affine, Conv, GlobalPool, Join, Multiply, Padding, Pool
 from znni.network.node import INPUT

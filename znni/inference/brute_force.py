@@ -25,7 +25,7 @@ from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.network.weights import ConvWeights, Weights
 from znni.network.window import Window
-from znni.primitives.reference import activation, output_at_once, local
+from znni.primitives.reference import activation, local, output_at_once
 
 Float64: TypeAlias = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceKind
-from znni.core.volume import NewOutput, Output, Action
+from znni.core.volume import Action, NewOutput, Output
 from znni.engine.blocks import Blocks
 from znni.engine.recheck import recheck
 from znni.engine.report import Report

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValues, option
 from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import SAME_COMMAND, ResumeState, NewOutput, Output
+from znni.core.volume import SAME_COMMAND, NewOutput, Output, ResumeState
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.statistics import normalized
 from znni.engine.stopwatch import Stopwatch

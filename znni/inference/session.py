@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from znni.calibration.compiled_notes import note_compiled
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, kind_of, note
-from znni.calibration.record import ActionTimes, refine
+from znni.calibration.record import StepTimes, refine
 from znni.core.options import ANYTHING, AS_COMPUTED, Choices, Stored
 from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.volume import Action
@@ -26,10 +26,10 @@ from znni.engine.report import Report
 from znni.engine.volume_runner import VolumeRunner
 from znni.inference.build_runner import prepare
 from znni.inference.first_measurement import fastest_measured
-from znni.inference.process_cache import ProcessCache, Prepare, without_statistics
 from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import as_here
 from znni.inference.prestart import several_waiting
+from znni.inference.process_cache import Prepare, ProcessCache, without_statistics
 from znni.inference.request import OpenRequest, Requirements
 from znni.machine.gpus import forget_answer
 from znni.machine.machine import Machine

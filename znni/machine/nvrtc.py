@@ -46,9 +46,7 @@ def architecture_of(capability: int) -> str:
     return f"sm_{capability}" + ("a" if capability >= OWN_INSTRUCTIONS else "")
 
 
-def compile_with_log(
-    source: str, architecture: str, options: tuple[str, ...]
-) -> tuple[bytes, str]:
+def compile_with_log(source: str, architecture: str, options: tuple[str, ...]) -> tuple[bytes, str]:
     """Return the machine code, or the PTX of a virtual architecture, and the compiler's log.
 
     Raises:

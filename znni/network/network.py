@@ -23,12 +23,12 @@ from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layers import (
     Activation,
     Conv,
-    SlidingLayer,
     Elementwise,
     Layer,
     Model,
     PadLayer,
     Pool,
+    SlidingLayer,
     Weighted,
     WholeWindow,
 )

@@ -128,7 +128,9 @@ class BlockStorage:
 
         The value may have some of the storage's maps.
         """
-        return self.computed_box(name).size == self.storages[self.locations[name].storage].shape.size
+        return (
+            self.computed_box(name).size == self.storages[self.locations[name].storage].shape.size
+        )
 
     def whole(self, name: str, start: Vec3) -> Box:
         """Return where a whole value lies, counted from the first sample of its storage.

@@ -382,7 +382,11 @@ def _plain(value: object) -> Any:
         case float():
             return value if isfinite(value) else None
         case _ if is_dataclass(value):
-            return {key_in_files(it): _of_field(value, it) for it in fields(value) if _is_written(value, it)}
+            return {
+                key_in_files(it): _of_field(value, it)
+                for it in fields(value)
+                if _is_written(value, it)
+            }
     return value
 
 

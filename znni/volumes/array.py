@@ -11,7 +11,7 @@ from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.options import InputChunks
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import ResumeState, Grid, LastSteps, at_once
+from znni.core.volume import Grid, LastSteps, ResumeState, at_once
 
 ALL = slice(None)
 LARGEST_EXTENT = 2**48  # far above any real extent, far below any overflow

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.core.volume import SAME_COMMAND, ResumeState, LastSteps, NewOutput, Sink, at_once
+from znni.core.volume import SAME_COMMAND, LastSteps, NewOutput, ResumeState, Sink, at_once
 from znni.volumes.block_checks import check_written, write_block
 from znni.volumes.checksums import checksum_of
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger

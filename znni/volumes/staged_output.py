@@ -17,7 +17,7 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Packing
 from znni.core.run_options import StorageOptions
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import ResumeState, LastSteps, NewOutput, Output
+from znni.core.volume import LastSteps, NewOutput, Output, ResumeState
 from znni.machine.arrays import resident_memory
 from znni.volumes.formats.zarr.output import ZarrOutput
 from znni.volumes.formats.zarr.writer import ZarrWriter

@@ -195,7 +195,9 @@ def reason(error: BaseException) -> str:
 
 
 @contextmanager
-def errors_as(to_error: Callable[[Exception], ZnniError], *passed: type[Exception]) -> Iterator[None]:
+def errors_as(
+    to_error: Callable[[Exception], ZnniError], *passed: type[Exception]
+) -> Iterator[None]:
     """Turn errors of libraries and file systems, which are of all kinds, into one of znni.
 
     Args:

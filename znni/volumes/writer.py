@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from znni.core.errors import InvalidInput
 from znni.core.options import Packing, Recheck
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import ResumeState, BlockStore, NewOutput, Output
+from znni.core.volume import BlockStore, NewOutput, Output, ResumeState
 from znni.volumes.ledger_entries import Note
 from znni.volumes.ledger_file import ledger_name
 

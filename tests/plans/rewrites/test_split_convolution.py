@@ -16,8 +16,8 @@ from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.plans.rewrites.split_convolution import (
     alike,
-    rewritten_weights,
     original,
+    rewritten_weights,
     split,
     splittable,
 )

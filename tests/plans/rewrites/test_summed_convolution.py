@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from random_plans import run
 
 from planner.cost_model import BUILT_IN
-from planner.tiled_segments import tiled_segment, tiled_segments
 from planner.step_options import StepOptions
+from planner.tiled_segments import tiled_segment, tiled_segments
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Vec3

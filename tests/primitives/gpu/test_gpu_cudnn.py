@@ -12,11 +12,11 @@ import pytest
 from gpu_layers import DEVICE, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_resources import resource_usage
 from layers import extents
 
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Shape5, Vec3, valid_convolution
-from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv
 from znni.primitives.gpu.common.activation import EXPRESSIONS
 from znni.primitives.gpu.cudnn import graph, layout, refusals

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from gpu_layers import H200, chips, needs_compiler
 from hypothesis import given
+from kernel_resources import resource_usage
 from layers import extents, random_case
 from local_primitives import check
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
-from kernel_resources import resource_usage
 from znni.network.layers import Conv, ConvTranspose
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, REGISTERS, Chip
 from znni.primitives.gpu.depthwise import primitive as depthwise

@@ -8,10 +8,10 @@ from math import prod
 import numpy as np
 import pytest
 from gpu_layers import DEVICE, most_spills, needs_compiler
+from kernel_resources import resource_usage
 from layers import random_weights
 
 from znni.core.shapes import Shape5, Vec3, max_pooling, valid_convolution
-from kernel_resources import resource_usage
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.plans.primitive import Primitive
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, LANES

@@ -8,10 +8,10 @@ from math import prod
 import numpy as np
 import pytest
 from gpu_layers import DEVICE, chips, needs_compiler
+from kernel_resources import resource_usage
 from layers import assert_accurate, random_case, random_weights
 
 from znni.core.shapes import Shape5, Vec3
-from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv, Pool, PooledConv
 from znni.plans.accuracy import class_of
 from znni.primitives.gpu.common.hardware import (

@@ -14,6 +14,7 @@ from devices import poison, skip_if_too_new, to_gpu
 from gpu_layers import AS_AMPERE, H200, assert_fits, chips, devices, needs_compiler
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from kernel_resources import resource_usage
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
 from znni.core.shapes import Shape5, Vec3, valid_convolution
@@ -22,7 +23,6 @@ from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, DeviceArena, allocate
 from znni.machine.io_threads import begin_task, io_threads
 from znni.machine.machine import Device
-from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives import reference

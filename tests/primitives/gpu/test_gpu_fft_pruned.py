@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_layers import DEVICE, needs_compiler
+from kernel_resources import resource_usage
 from layers import random_input, random_weights
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda import LibraryFailed
-from kernel_resources import resource_usage
 from znni.network.layers import Conv
 from znni.primitives import reference
 from znni.primitives.gpu.fft_pruned import cufft

@@ -8,6 +8,7 @@ from devices import to_gpu
 from gpu_layers import H200, chips, needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_resources import resource_usage
 from layers import LOCAL, Case, random_case
 from local_layers import KINDS, boxes, local_cases
 from local_primitives import DENSE, MODULES, check
@@ -15,7 +16,6 @@ from local_primitives import DENSE, MODULES, check
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.detect import detect_machine
-from kernel_resources import resource_usage
 from znni.network.layers import (
     NO_PADDING,
     Conv,

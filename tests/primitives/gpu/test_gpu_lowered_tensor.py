@@ -9,11 +9,11 @@ import pytest
 from gpu_layers import H200, chips, devices, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_resources import resource_usage
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.machine import Device
-from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.plans.accuracy import class_of

@@ -11,12 +11,12 @@ import pytest
 from gpu_layers import H200, chips, most_spills, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_resources import resource_usage
 from layers import extents
 
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.backends.cuda import recombine as device_recombine
-from kernel_resources import resource_usage
 from znni.machine.nvrtc import compile_offline
 from znni.network.layers import Conv, Pool
 from znni.primitives.gpu.common.activation import softmax_source

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from emulated_gpu import EMULATED
 from gpu_layers import assert_fits, chips, needs_compiler
+from kernel_resources import resource_usage
 from layers import random_case, random_input
 from packed_layers import expected, in_both_formats, primitive_for
 from packed_values import empty, packed, unpacked
@@ -16,7 +17,6 @@ from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.machine import Device
-from kernel_resources import resource_usage
 from znni.machine.packed_arrays import packed_bytes
 from znni.network.layers import (
     Add,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gpu_layers import H200, chips, needs_compiler
+from kernel_resources import resource_usage
 from layers import random_case
 from packed_layers import expected, in_both_formats
 from packed_values import empty, packed, unpacked
@@ -12,7 +13,6 @@ from packed_values import empty, packed, unpacked
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.machine import Device
-from kernel_resources import resource_usage
 from znni.network.layers import Conv, ConvTranspose, PackedLayer
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import TensorFormat

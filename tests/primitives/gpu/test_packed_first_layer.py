@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulated_gpu import EMULATED, ORDERS, Memory, emulated_gpu, needs_emulation
 from gpu_layers import H200, chips, most_spills, needs_compiler
+from kernel_resources import resource_usage
 from layers import Case, random_case, random_weights, scaled
 from packed_layers import in_both_formats
 from packed_values import empty, unpacked
@@ -18,7 +19,6 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
-from kernel_resources import resource_usage
 from znni.network.layers import Activation, Conv, PackedLayer
 from znni.network.weights import Weights
 from znni.plans.nominal_time import nominal_time

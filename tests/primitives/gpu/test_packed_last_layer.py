@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from emulated_gpu import EMULATED, ORDERS, Memory, emulated_gpu, needs_emulation
 from gpu_layers import H200, chips, needs_compiler
+from kernel_resources import resource_usage
 from layers import random_case, random_weights
 from packed_layers import in_both_formats
 from packed_values import packed
@@ -17,7 +18,6 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
-from kernel_resources import resource_usage
 from znni.machine.packed_arrays import packed_array
 from znni.network.layers import Conv, Normalize, PackedLayer
 from znni.network.weights import Weights

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_layers import H200, needs_compiler
+from kernel_resources import resource_usage
 from layers import random_weights
 from packed_layers import expected, in_both_formats
 from packed_values import empty, packed, unpacked
@@ -16,7 +17,6 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.machine import Device
-from kernel_resources import resource_usage
 from znni.machine.packed_arrays import LeftNorm
 from znni.network.layers import Add, Conv, ConvPair, Normalize, PackedLayer, SummedConvPair
 from znni.primitives.gpu.common.hardware import HOPPER, REGISTERS

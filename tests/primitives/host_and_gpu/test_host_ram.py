@@ -10,12 +10,12 @@ from fakes import Fake, FakeOnGpu, fake_catalogue, gpu, machine
 from gpu_layers import needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_resources import resource_usage
 from layers import inputs, random_case, seeds
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
-from kernel_resources import resource_usage
 from znni.machine.nvrtc import compile_offline
 from znni.network.layers import Activation, Conv, Pool
 from znni.plans.composition import AtOnce, ShareBy

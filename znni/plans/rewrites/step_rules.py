@@ -57,7 +57,5 @@ def follow_rules(steps: Iterable[Step], nodes: tuple[Node, ...], storage: BlockS
 
 def _is_part_of(rewrite: Rewrite, name: str, before: BlockSteps, after: BlockSteps) -> bool:
     """Return whether all that a rewrite changes of a step is so afterwards."""
-    old, new, wanted = (
-        vars(it[name]) for it in (before.operations, rewrite.new, after.operations)
-    )
+    old, new, wanted = (vars(it[name]) for it in (before.operations, rewrite.new, after.operations))
     return all(wanted.get(field) == value for field, value in new.items() if old[field] != value)

@@ -115,7 +115,9 @@ def bounded_block(layer: Conv, size: Vec3, split: Split, limit: int) -> OutputPa
     lifted, lowered = split.lifted.volume, layer.in_features * split.lowered.volume
     above_z, above_y, above_x = split.lifted - 1
 
-    def price(block: OutputPart) -> float:  # in integers, because a search asks for thousands of blocks
+    def price(
+        block: OutputPart,
+    ) -> float:  # in integers, because a search asks for thousands of blocks
         maps, (z, y, x) = block
         blocks = (
             -(-size.z // z) * -(-size.y // y) * -(-size.x // x) * -(-layer.out_features // maps)

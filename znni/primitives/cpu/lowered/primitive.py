@@ -22,7 +22,7 @@ from znni.primitives.cpu.common.activation import (
 )
 from znni.primitives.cpu.common.numba_kernel import flat_view, longest_rows
 from znni.primitives.cpu.common.workers import Workers, even_slices, workers
-from znni.primitives.cpu.lowered.lowering import OutputPart, LoweredLayer, Split, bounded_block
+from znni.primitives.cpu.lowered.lowering import LoweredLayer, OutputPart, Split, bounded_block
 
 # Bytes of a block's workspace, which stays in a core's cache and its share of the last-level cache.
 BLOCK_BYTES = 4 * 1024 * 1024

@@ -106,7 +106,7 @@ def warp_mma_source(numbers: TensorFormat) -> str:
         shared_copies_source()
         + matrices_source()
         + (
-            "\n// Adds a product of 16 rows and 8 columns to a warp's sums, or puts it in their place.\n"
+            "\n// Adds a product of 16 rows and 8 columns to a warp's sums, or begins with it.\n"
             "__device__ __forceinline__ void multiply_add(float* sum, const unsigned (&a)[4], "
             "unsigned b0, unsigned b1, bool add) {\n"
             "  if (!add) sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;\n"

@@ -13,7 +13,11 @@ from znni.network.layers import Activation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Run
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
-from znni.primitives.gpu.common.kernels import shared_copies_source, store_source, strides_in_elements
+from znni.primitives.gpu.common.kernels import (
+    shared_copies_source,
+    store_source,
+    strides_in_elements,
+)
 from znni.primitives.gpu.direct.geometry import Tile
 from znni.primitives.gpu.direct.work import DirectWork
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import h5py
 
-from znni.core.volume import ResumeState, NewOutput, Output
+from znni.core.volume import NewOutput, Output, ResumeState
 from znni.volumes.formats.hdf5.chunks import HeldChanges
 from znni.volumes.formats.hdf5.format import file_at, reading
 from znni.volumes.formats.hdf5.new_file import LEDGER, OUTPUT_DATASET

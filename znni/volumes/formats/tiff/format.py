@@ -162,7 +162,9 @@ def _series(file: Any, place: str, dataset: str | None) -> Any:
         return file.series[int(number)]
     listed = ", ".join(_described(file, series) for series in file.series)
     if dataset is None and len(file.series) > 1:
-        raise InvalidInput(f"{place}: has several series of pages: {listed}; name one, as {place}:/0")
+        raise InvalidInput(
+            f"{place}: has several series of pages: {listed}; name one, as {place}:/0"
+        )
     raise InvalidInput(f"{place}: has no dataset {dataset!r}; it has {listed}")
 
 

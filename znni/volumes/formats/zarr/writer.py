@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from znni.core.options import Recheck
-from znni.core.volume import ResumeState, BlockStore, NewOutput, Output
+from znni.core.volume import BlockStore, NewOutput, Output, ResumeState
 from znni.volumes.formats import library
 from znni.volumes.formats.zarr.format import reading
 from znni.volumes.formats.zarr.output import LEDGER, ZarrOutput, checked_folder, open_unfinished
