@@ -22,7 +22,7 @@ from bench.peers.torch_network import Piece, TorchNetwork, layer_flops
 from bench.peers.torch_settings import WHOLE
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.backends.host.part_runner import place
-from znni.network.layers import Conv, DenseLayer, Pool
+from znni.network.layers import Conv, Pool, SlidingLayer
 from znni.network.network import Network
 from znni.network.weights import Float32
 

@@ -246,7 +246,7 @@ def test_labels_take_the_memory_that_plans_count(head: bool, labels: Labels) -> 
     net = over(replace(network(), window=replace(WINDOW, volume=size)), WINDOW.size)
     maps = labels.features(9)
     alone = Overhead(0, (LabelModel(),), stored=Stored(label_maps=maps))
-    counted = host_blocks(alone, with_head_apart(net), size, "cpu")
+    counted = host_blocks(alone, with_deferred_head(net), size, "cpu")
     assert taken <= maps * size.volume + 16 * LABEL_PIECE
     assert counted >= 2 * maps * size.volume + taken
 

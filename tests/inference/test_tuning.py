@@ -19,7 +19,7 @@ from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.device_measure import DeviceWorkbench
 from znni.calibration.measure import Workbench
-from znni.calibration.own_steps import measure_own
+from znni.calibration.plan_measurement import measure_own
 from znni.calibration.shapes import Call
 from znni.core.shapes import Vec3
 from znni.inference import tuning

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.cost_model import CostModel, Factor, Factors, built_in_seconds
 from znni.calibration.database import Measurement
-from znni.calibration.features import AXES, Numbers, Place, place
+from znni.calibration.features import AXES, Numbers, Point, point_of
 from znni.calibration.regression import REPEATED, Regression
 from znni.calibration.shapes import Call
 from znni.core.processors import DeviceKind
@@ -60,7 +60,7 @@ class MeasuredModel(CostModel):
         self._kinds = {name: type(primitive) for name, primitive in catalogue.items()}
         self._samples: dict[type, list[_Sample]] = {kind: [] for kind in self._kinds.values()}
         self._sure_calls = set[tuple[str, Call]]()
-        self._sure_places = set[tuple[str, Place]]()
+        self._sure_points = set[tuple[str, Point]]()
         days = []
         for measured in measurements:
             sample = _Sample(catalogue[measured.primitive], measured)
@@ -68,7 +68,7 @@ class MeasuredModel(CostModel):
             days.append(measured.day)
             if measured.times >= REPEATED:
                 self._sure_calls.add((sample.name, Call(measured.operation, measured.shape)))
-                self._sure_places.add((sample.name, sample.place))
+                self._sure_points.add((sample.name, sample.point))
         for samples in self._samples.values():
             del samples[:-MOST_MEASUREMENTS]
         known = len({s.name for samples in self._samples.values() for s in samples})
@@ -83,12 +83,12 @@ class MeasuredModel(CostModel):
     @property
     def fingerprint(self) -> str:
         """A text that differs if the measurements differ."""
-        told = sorted(
-            f"{sample.name} {sample.place} {sample.logarithm!r} {sample.times}"
+        lines = sorted(
+            f"{sample.name} {sample.point} {sample.logarithm!r} {sample.times}"
             for samples in self._samples.values()
             for sample in samples
         )
-        return sha256("\n".join(samples).encode()).hexdigest()
+        return sha256("\n".join(lines).encode()).hexdigest()
 
     def factors(self, operation: Operation, shape: Shape5) -> Factors:
         """Return the function from a primitive to its factor for one call.
@@ -142,7 +142,7 @@ class MeasuredModel(CostModel):
 
     def is_sure_of_like(self, primitive: Primitive, call: Call) -> bool:
         """Return whether that is so of a call that may differ in the extents of its images."""
-        return (primitive.name, _place_for(primitive, place(*call))) in self._sure_places
+        return (primitive.name, _point_for(primitive, point_of(*call))) in self._sure_points
 
     def known(self) -> Iterator[Fitted]:
         """Yield the accuracy of predictions for each primitive of the catalogue."""
@@ -184,7 +184,7 @@ class _Sample:
         operation, shape = measured.operation, measured.shape
         nominal = built_in_seconds(primitive, primitive.cost(operation, shape))
         self.name, self.device, self.times = primitive.name, primitive.device.kind, measured.times
-        self.place = _place_for(primitive, place(operation, shape))
+        self.point = _point_for(primitive, point_of(operation, shape))
         self.logarithm = log(measured.seconds / nominal)
 
 

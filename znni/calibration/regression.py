@@ -63,7 +63,7 @@ class Regression:
     def __init__(
         self,
         names: list[str],
-        places: Numbers,
+        points: Numbers,
         logarithms: Numbers,
         times: Sequence[int] | None = None,
     ) -> None:

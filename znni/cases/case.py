@@ -24,7 +24,7 @@ from znni.cases.joined_labels import (
     without_components,
     write_labels,
 )
-from znni.cases.memory import KnownRooms, Room, room_of_files
+from znni.cases.memory import CaseMemory, KnownMemory, room_of_files
 from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.npy_file import file_of_zeros
 from znni.cases.preparation import (

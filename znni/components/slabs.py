@@ -26,8 +26,6 @@ from znni.components.runs import (
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 
-Result = TypeVar("Result")
-
 # Returns the labels (z, y, x) of a box, or a mask. Several threads call it.
 ReadLabels: TypeAlias = Callable[[Box], Labels]
 

@@ -211,7 +211,7 @@ def run_volume(
             processes lie in their slots until they are written, so nothing is called.
     """
     plan, writing, clocks = processes.plan, Lock(), list[Stopwatch]()
-    reads, moments = SharedStopwatch(), Moments()
+    reads, timeline = SharedStopwatch(), Timeline()
     after_layers = works(state, plan.network, "computing")
     store = in_turn(_timed(stopwatch, "writing", works(state, plan.network, "writing")))
 

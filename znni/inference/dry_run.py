@@ -14,7 +14,7 @@ from znni.core.errors import ZnniError
 from znni.core.options import check_keywords
 from znni.core.shapes import Box
 from znni.core.text import counted
-from znni.core.volume import Begun, Volume
+from znni.core.volume import ResumeState, Volume
 from znni.engine.mask import outside_mask
 from znni.engine.tiles import Job, Remaining
 from znni.inference.model_choice import open_faster

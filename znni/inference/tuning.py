@@ -12,11 +12,11 @@ from planner.search import Search
 from znni.calibration.choice import cost_model
 from znni.calibration.model import MeasuredModel
 from znni.calibration.optimism import OptimisticModel
-from znni.calibration.own_steps import measure_own, unsure_calls
+from znni.calibration.plan_measurement import measure_own, unsure_calls
 from znni.core.text import aligned, counted, duration
 from znni.inference import planning
 from znni.machine.busy import slowdown
-from znni.plans.band import TOLD_SLOWDOWN
+from znni.plans.band import NOTABLE_SLOWDOWN
 from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
@@ -62,7 +62,7 @@ def tune(search: Search, seconds: float, progress: Progress) -> Tuned:
         InvalidInput: the times cannot be kept.
         RunFailed: a GPU fails.
     """
-    if (busy := slowdown()) >= TOLD_SLOWDOWN:
+    if (busy := slowdown()) >= NOTABLE_SLOWDOWN:
         log.warning("other programs slow measurements down %.1f times: end them first", busy)
     begun = perf_counter()
     before = plan = planning.fastest(search)[0]

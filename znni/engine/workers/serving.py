@@ -122,7 +122,7 @@ class _BlockInSlot(NamedTuple):
     slot: Slot
     block: Block
 
-    def through(self, stage: ComputeStage) -> _OnTheWay:
+    def through(self, stage: ComputeStage) -> _BlockInSlot:
         """Return the block after one stage more."""
         return self._replace(block=self.block.through(stage))
 

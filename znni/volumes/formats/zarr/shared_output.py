@@ -15,7 +15,7 @@ from znni.core.errors import InvalidInput, RunFailed, Unreachable, option
 from znni.core.options import Coarsening, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
+from znni.core.volume import SAME_COMMAND, LastSteps, NewOutput, ResumeState, at_once
 from znni.volumes.block_checks import ReadBlock, checksum_or_none, warn_of_damaged, write_block
 from znni.volumes.formats import library
 from znni.volumes.formats.zarr.chunks import ZarrChunks
