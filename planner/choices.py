@@ -15,7 +15,7 @@ from znni.plans.segments import Step
 LEAST_WEIGHT = 1e-12
 
 
-def taken(step: Step, *, in_place: bool = False, copied_bytes: int = 0) -> int:
+def peak_bytes(step: Step, *, in_place: bool = False, copied_bytes: int = 0) -> int:
     """Return the peak bytes of one call of a step, with its input and output.
 
     Args:
@@ -23,7 +23,7 @@ def taken(step: Step, *, in_place: bool = False, copied_bytes: int = 0) -> int:
         in_place: whether its output already has its place, as for ``Step.taken``.
         copied_bytes: the bytes that it takes if it makes its output elsewhere and copies it.
     """
-    return step.taken(in_place=in_place) + (0 if step.cost.writes_views else copied_bytes)
+    return step.peak_bytes(in_place=in_place) + (0 if step.cost.writes_views else copied_bytes)
 
 
 def all_on_gpu(kept: int, pieces: int, peak: int) -> int:
@@ -59,9 +59,9 @@ class Slot:
 
     def peak(self, step: Step) -> int:
         """Return the most bytes alive while a step runs in this slot."""
-        return self.held + taken(step, in_place=self.in_place, copied_bytes=self.copied_bytes)
+        return self.held + peak_bytes(step, in_place=self.in_place, copied_bytes=self.copied_bytes)
 
-    def kept(self, step: Step) -> int:
+    def peak_and_resident(self, step: Step) -> int:
         """Return the peak and the step's resident bytes together."""
         return self.peak(step) + step.cost.memory.resident
 
@@ -76,7 +76,8 @@ class Slot:
             options=tuple(
                 step
                 for step in steps
-                if self.kept(step) <= allowed and step.cost.memory.on_gpu <= self.on_gpu
+                if self.peak_and_resident(step) <= allowed
+                and step.cost.memory.on_gpu <= self.on_gpu
             ),
         )
 

@@ -30,7 +30,7 @@ class Offer:
     error: float
 
     @property
-    def kept(self) -> int:
+    def memory_bytes(self) -> int:
         """The bytes of workspace and resident memory."""
         return self.cost.memory.workspace + self.cost.memory.resident
 
@@ -184,12 +184,12 @@ def _affordable(batch: int, parts: Iterable[Offer], limit: Limit) -> list[Offer]
     A list contains at least one piece of such an offer. All other items take at least the least
     time per item of any offer.
     """
-    fitting = [offer for offer in parts if limit.holds(offer.seconds, offer.kept)]
+    fitting = [offer for offer in parts if limit.holds(offer.seconds, offer.memory_bytes)]
     offers = sorted(fitting, key=lambda offer: offer.seconds / offer.items)
     if not offers:
         return []
     least = offers[0].seconds / offers[0].items
-    return [o for o in offers if limit.holds(o.seconds + (batch - o.items) * least, o.kept)]
+    return [o for o in offers if limit.holds(o.seconds + (batch - o.items) * least, o.memory_bytes)]
 
 
 @dataclass(frozen=True)

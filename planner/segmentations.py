@@ -138,7 +138,8 @@ def _extend(
         viewed[-1] += steps[-1].shape_out.nbytes if in_place and not rest else 0
         beside = sum(shape.nbytes for name, shape in alive.items() if name not in steps[0].takes)
         if all(
-            step.taken() + beside - seen <= left for step, seen in zip(steps, viewed, strict=True)
+            step.peak_bytes() + beside - seen <= left
+            for step, seen in zip(steps, viewed, strict=True)
         ):
             extended = Segment(segment.device, segment.sub_batch, (*segment.steps, *steps))
             needed = {name for node in rest for name in node.inputs}

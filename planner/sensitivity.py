@@ -135,7 +135,7 @@ def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
     def plan_within(memory: float) -> Plan | None:
         return undivided.within(ceil(memory), device).fastest_of(patches)
 
-    def taken(plan: Plan) -> int:
+    def device_bytes(plan: Plan) -> int:
         return plan.limits[device][0].total if device in plan.limits else 0
 
     some = cubes(undivided, at_equal_ratios(4, max(search.output), EDGES))
@@ -145,13 +145,13 @@ def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
         return least
     found = best
     for memory in reversed(at_equal_ratios(least, WELL_OFF * least, STEPS)[:-1]):
-        if taken(found) <= memory:
+        if device_bytes(found) <= memory:
             continue  # the plan found fits
         plan = plan_within(memory)
         if plan is None or plan.seconds > 2 * best.seconds:
             break
         found = plan
-    return max(least, taken(found))
+    return max(least, device_bytes(found))
 
 
 def best_split(search: Search) -> Plan | None:

@@ -91,7 +91,7 @@ def _slot_with_pieces(
         ((limit - it.seconds) / bare.runs, allowed - it.resident - arrays) for it in beside
     )
     if not any(
-        piece_limit.holds(candidate.seconds, relaxed.kept(candidate) - arrays)
+        piece_limit.holds(candidate.seconds, relaxed.peak_and_resident(candidate) - arrays)
         for candidate in relaxed.options
     ):
         return replace(bare, options=())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
-from planner.choices import bytes_on_gpu, taken
+from planner.choices import bytes_on_gpu, peak_bytes
 from planner.cost_model import CostModel
 from planner.micro_batches import NO_LIMIT, Limit, Offer, listings, piece_sizes, undominated_offers
 from planner.pareto import GpuFronts
@@ -282,7 +282,7 @@ def _step_key(step: Step, in_place: bool, copied_bytes: int) -> StepKey:
 def _pareto(steps: list[Step], in_place: bool, copied_bytes: int) -> tuple[Step, ...]:
     fronts = GpuFronts()
     with_bytes = (
-        (step, taken(step, in_place=in_place, copied_bytes=copied_bytes)) for step in steps
+        (step, peak_bytes(step, in_place=in_place, copied_bytes=copied_bytes)) for step in steps
     )
     by_time = sorted(with_bytes, key=lambda it: (it[0].seconds, it[1]))
     return tuple(

@@ -19,9 +19,9 @@ from znni.calibration.phase_notes import (
     NOTES,
     FixedSeconds,
     note,
-    noted,
     noted_around,
     noted_cuda,
+    noted_medians,
     with_noted,
 )
 from znni.engine.backends.cuda.device import START_SECONDS
@@ -51,13 +51,13 @@ def plan(own_folder: Path, small_case: Path) -> Plan:
 
 
 def test_the_median_of_the_latest_runs_counts() -> None:
-    assert noted("cpu") == FixedSeconds()
+    assert noted_medians("cpu") == FixedSeconds()
     for start in (9.0, 9.0, 3.0, 0.5, 0.7, 0.6, 0.6):
         note("cpu", FixedSeconds(start=start))
     note("gpu", FixedSeconds(start=2.0, cuda=1.1))
-    assert noted("cpu") == FixedSeconds(start=0.6)
-    assert noted("gpu") == FixedSeconds(start=2.0, cuda=1.1)
-    assert noted("gpus") == FixedSeconds()
+    assert noted_medians("cpu") == FixedSeconds(start=0.6)
+    assert noted_medians("gpu") == FixedSeconds(start=2.0, cuda=1.1)
+    assert noted_medians("gpus") == FixedSeconds()
 
 
 def test_what_plans_tell_of_starts_changes_only_with_the_median_and_by_a_tenth() -> None:
@@ -67,25 +67,25 @@ def test_what_plans_tell_of_starts_changes_only_with_the_median_and_by_a_tenth()
         note("cpu", FixedSeconds(start=start, planning=start / 100))
         told.append(noted_around("cpu").start)
     assert told == [1.0] * 8 + [1.2] * 2
-    assert noted("cpu").start == 1.2
+    assert noted_medians("cpu").start == 1.2
     assert noted_around("cpu").planning == 0.01  # 0.002 s more change nothing
     assert noted_around("gpu") == FixedSeconds()
 
 
 def test_after_two_runs_a_slow_first_one_does_not_count() -> None:
     note("cpu", FixedSeconds(start=5.0))
-    assert noted("cpu").start == 5.0
+    assert noted_medians("cpu").start == 5.0
     note("cpu", FixedSeconds(start=0.5))
-    assert noted("cpu").start == 0.5
+    assert noted_medians("cpu").start == 0.5
 
 
 def test_damaged_notes_count_as_none_and_are_replaced(folder: Path) -> None:
     note("cpu", FixedSeconds(start=9.0))
     (file,) = folder.iterdir()
     file.write_bytes(file.read_bytes()[:-1])
-    assert noted("cpu") == FixedSeconds()
+    assert noted_medians("cpu") == FixedSeconds()
     note("cpu", FixedSeconds(start=1.0))
-    assert noted("cpu") == FixedSeconds(start=1.0)
+    assert noted_medians("cpu") == FixedSeconds(start=1.0)
 
 
 def test_plans_predict_what_runs_noted(plan: Plan) -> None:
@@ -116,9 +116,9 @@ def test_a_pass_over_all_blocks_is_not_noted_as_seconds_to_finish(plan: Plan) ->
     longer = replace(plan.time.around, finishing=AROUND.finishing + 6.0)
     with_a_pass = replace(plan, time=replace(plan.time, around=longer))
     Session().note_phases(Report(with_a_pass, (), 1, spent, 0, {}, ""), with_a_pass, whole=True)
-    assert noted("cpu").finishing is None
+    assert noted_medians("cpu").finishing is None
     Session().note_phases(Report(plan, (), 1, spent, 0, {}, ""), plan, whole=True)
-    assert noted("cpu").finishing == 7.0
+    assert noted_medians("cpu").finishing == 7.0
 
 
 @pytest.mark.parametrize(("longer", "noted_by_it"), [(6.0, None), (0.0, 7.0)])
@@ -133,7 +133,7 @@ def test_what_other_processes_note_meanwhile_does_not_matter(
     for _ in range(MOST_NOTED):
         note("cpu", FixedSeconds(finishing=others))
     Session().note_phases(report, found, whole=True)
-    assert noted("cpu").start == SPENT.start
+    assert noted_medians("cpu").start == SPENT.start
     assert phase_notes._read()["cpu"]["finishing"][-1] == (noted_by_it or others)
 
 
@@ -153,7 +153,7 @@ def test_a_run_of_the_command_line_notes_its_phases(small_case: Path) -> None:
     waited = SecondsAround(start=4.0, importing=9.0)
     volume = small_case / "volume.h5"
     report = znni.infer(volume, "tiny.yaml", "out.h5", ram="1001MiB", waited=waited)
-    known = noted("cpu")
+    known = noted_medians("cpu")
     assert known.start == 4.0
     assert known.cuda is None
     assert known.searching is not None
@@ -163,12 +163,12 @@ def test_a_run_of_the_command_line_notes_its_phases(small_case: Path) -> None:
     assert report.time.around.importing == 9.0
     assert "importing" in str(report)
     znni.infer(volume, "tiny.yaml", "out.h5", ram="1001MiB", overwrite=True)
-    assert noted("cpu") == known  # nobody knows how long its process took to start
+    assert noted_medians("cpu") == known  # nobody knows how long its process took to start
 
 
 def test_a_given_plan_and_a_run_that_goes_on_note_nothing(small_case: Path, plan: Plan) -> None:
     znni.infer(small_case / "volume.h5", "tiny.yaml", "out.h5", plan=plan, waited=4.0)
-    assert noted("cpu") == FixedSeconds()
+    assert noted_medians("cpu") == FixedSeconds()
 
 
 def test_starts_of_gpus_count_in_steps_and_for_this_machine_only() -> None:
@@ -197,8 +197,8 @@ def test_what_a_gpu_takes_to_start_is_building_less_all_else(plan: Plan) -> None
     ready = Session()
     ready.note_phases(report, on_gpu, whole=False)
     ready.note_phases(replace(report, fallbacks=(plan,)), on_gpu, whole=True)
-    assert noted("gpu") == FixedSeconds()
+    assert noted_medians("gpu") == FixedSeconds()
     ready.note_phases(report, on_gpu, whole=True)
-    assert noted("gpu") == FixedSeconds(
+    assert noted_medians("gpu") == FixedSeconds(
         start=1.0, planning=0.5, cuda=pytest.approx(1.2), finishing=0.7
     )

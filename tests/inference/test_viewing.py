@@ -18,7 +18,7 @@ import znni
 from znni.core.png import png
 from znni.core.shapes import Box, Vec3
 from znni.inference.viewing.pictures import planes_in_grid, range_of
-from znni.inference.viewing.region import least_steps, quick_steps, shown
+from znni.inference.viewing.region import least_steps, quick_steps, shown_box
 from znni.inference.viewing.resolutions import Resolutions
 from znni.volumes.array import ArrayVolume
 
@@ -218,14 +218,14 @@ def test_huge_outputs_are_seen_in_their_middle() -> None:
     small = Box(Vec3(0, 0, 0), Vec3(400, 300, 100))
     one = Vec3(1, 1, 1)
     middle = Box(Vec3(914, 1424, 30), Vec3(1106, 1616, 130))
-    assert shown(huge, None, None, lambda *_: None) == (middle, one)
+    assert shown_box(huge, None, None, lambda *_: None) == (middle, one)
     wider = Box(Vec3(626, 1136, 30), Vec3(1394, 1904, 130))
-    assert shown(huge, None, 4, lambda *_: None) == (wider, one * 4)
-    assert shown(huge, None, None, lambda *_: Vec3(11, 16, 2)) == (huge, Vec3(11, 16, 2))
-    assert shown(small, None, None, lambda *_: one) == (small, Vec3(2, 1, 1))
-    assert shown(small, None, 2, lambda *_: one) == (small, one * 2)
+    assert shown_box(huge, None, 4, lambda *_: None) == (wider, one * 4)
+    assert shown_box(huge, None, None, lambda *_: Vec3(11, 16, 2)) == (huge, Vec3(11, 16, 2))
+    assert shown_box(small, None, None, lambda *_: one) == (small, Vec3(2, 1, 1))
+    assert shown_box(small, None, 2, lambda *_: one) == (small, one * 2)
     with pytest.raises(znni.ZnniError, match=r"give stride=2 \(--stride 2\)"):
-        shown(small, None, 1, lambda *_: one)
+        shown_box(small, None, 1, lambda *_: one)
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_prices_worked_out_step_by_step_are_those_of_all_at_once() -> None:
     call = on_host()._options.prices.call(*key)
     arrays, priced = step.shape_in.nbytes + step.shape_out.nbytes, []
     for room in (10**12, 2 * arrays, 0):
-        fits = [it for it in everything if arrays + it.kept <= room]
+        fits = [it for it in everything if arrays + it.memory_bytes <= room]
         expected = min((it.seconds for it in fits), default=inf)
         while call.fastest(room, arrays, beside=True) > call.least_waiting:
             call.price_next()

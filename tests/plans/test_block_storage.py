@@ -183,7 +183,7 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
     steps = tuple(steps_of(network, storage, workspace, fused=fused))
     shape = storage.storages[INPUT].shape
     segment = Segment("cpu", storage.items, steps, is_tiled=True)
-    placed = DevicePart((segment,), shape, storage=storage).placed(alignment=4)
+    placed = DevicePart((segment,), shape, storage=storage).placement(alignment=4)
     arena = np.full(placed.size // 4, SPOILT, np.int64)
     nodes = {node.name: node for node in network.nodes}
 

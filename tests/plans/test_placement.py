@@ -34,7 +34,7 @@ class PlacedArray(NamedTuple):
 
 def blocks(part: DevicePart, alignment: int) -> Iterator[PlacedArray]:
     """Yield the blocks and their lifetimes from the steps alone: each value up to its last use."""
-    placed, uses = part.placed(alignment), part.array_uses(alignment).uses
+    placed, uses = part.placement(alignment), part.array_uses(alignment).uses
     ends = {segment.steps[-1].gives for segment in part.segments[:-1]}
     steps = part.steps
     for index, (step, use) in enumerate(zip(steps, uses, strict=True)):
@@ -78,7 +78,7 @@ def test_nested_segments_take_what_is_alive_and_no_more(
         assert no_two_overlap(list(blocks(part, 1)))
         peak = max(taken for _, taken in part.peaks())
         beside = part.first_input.nbytes + (part.output_shape.nbytes if part.hands_on else 0)
-        assert part.placed().size == peak - beside
+        assert part.placement().size == peak - beside
 
 
 @given(st.data(), networks(), st.sampled_from([2, 64, 512]))
@@ -90,7 +90,7 @@ def test_alignment_takes_no_more_than_the_arrays_it_pads(
     for part in plan.parts:
         assert no_two_overlap(list(blocks(part, alignment)))
         arrays = 2 * len(part.steps)
-        assert part.placed(alignment).size < part.placed().size + arrays * alignment
+        assert part.placement(alignment).size < part.placement().size + arrays * alignment
 
 
 def step(name: str, takes: tuple[str, ...], out: int, workspace: int) -> Step:
@@ -115,7 +115,7 @@ def test_skips_lie_below_what_ends_before_them() -> None:
         sum(it.stop - it.start for it in found if it.first <= at <= it.last and it.last > it.first)
         for at in range(len(part.steps))
     )
-    assert part.placed().size <= alive + 4 * 100 + 5
+    assert part.placement().size <= alive + 4 * 100 + 5
 
 
 def test_a_step_that_writes_in_place_takes_nothing_of_the_arena() -> None:
@@ -124,8 +124,8 @@ def test_a_step_that_writes_in_place_takes_nothing_of_the_arena() -> None:
     cost = Cost(1, 1, Memory.beside(2 * shape.nbytes, 0), 1)
     only = Step(pool, "any", shape, shape, cost, 1.0, 0.0, ("",))
     part = DevicePart((Segment("cpu", 1, (only,)),), shape, hands_on=True)
-    assert part.placed().size == 0
-    assert not part.placed().starts
+    assert part.placement().size == 0
+    assert not part.placement().starts
 
 
 def test_an_output_that_is_made_late_takes_no_more_than_is_declared() -> None:
@@ -139,7 +139,7 @@ def test_an_output_that_is_made_late_takes_no_more_than_is_declared() -> None:
     part = DevicePart((Segment("cpu", 1, steps),), shape)
     peak, _ = part.working_peak()
     assert peak == shape.nbytes + cost.memory.working
-    assert part.placed().size == peak - shape.nbytes
+    assert part.placement().size == peak - shape.nbytes
 
 
 @st.composite
@@ -158,7 +158,7 @@ def any_arrays(draw: st.DrawFn) -> ArrayUses:
 
 @given(any_arrays())
 def test_arrays_of_any_graph_are_apart_while_they_are_alive(arrays: ArrayUses) -> None:
-    placed, lives = arrays.placed(), arrays.lives()
+    placed, lives = arrays.placement(), arrays.lives()
     found = [
         PlacedArray(placed.starts[name], placed.starts[name] + arrays.sizes[name], *life)
         for name, life in lives.items()
@@ -185,10 +185,10 @@ def test_the_rule_that_needs_fewer_bytes_counts() -> None:
         [Use(("",), "a", 0), Use(("a",), "b", 0), Use(("b",), "c", 0), Use(("c",), "d", 0)],
         frozenset({"d"}),
     )
-    assert chain.placed().size == 17  # c and d
+    assert chain.placement().size == 17  # c and d
     skip = ArrayUses(
         {"a": 2, "b": 8, "c": 2, "d": 8},
         [Use(("",), "a", 0), Use(("a",), "b", 0), Use(("b",), "c", 0), Use(("a", "c"), "d", 0)],
         frozenset({"d"}),
     )
-    assert skip.placed().size == 12  # a, b and c, then a, c and d
+    assert skip.placement().size == 12  # a, b and c, then a, c and d

@@ -7,14 +7,14 @@ from fakes import fake_catalogue
 
 from znni.plans.composition import Composition, InTurn, PieceBy
 from znni.plans.micro_batches import MicroBatches, Piece
-from znni.plans.step_primitive import composition_of, found, primitive_of
+from znni.plans.step_primitive import composition_of, find_primitive, primitive_of
 
 
 def test_what_a_plan_notes_is_found() -> None:
     catalogue = fake_catalogue()
     divided = MicroBatches((Piece(4, 2, catalogue["conv"]), Piece(1, 3, catalogue["conv"])))
     assert divided.name == "4x2 conv + 1x3 conv"
-    assert found(catalogue, composition_of(divided)) == divided
+    assert find_primitive(catalogue, composition_of(divided)) == divided
     assert primitive_of(catalogue, "conv") is catalogue["conv"]
 
 
@@ -31,6 +31,6 @@ def test_what_a_plan_notes_is_found() -> None:
     ],
 )
 def test_others_are_not_found(chosen: Composition) -> None:
-    assert found(fake_catalogue(), chosen) is None
+    assert find_primitive(fake_catalogue(), chosen) is None
     with pytest.raises(KeyError):
         primitive_of(fake_catalogue(), chosen)

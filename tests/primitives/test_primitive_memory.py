@@ -213,13 +213,13 @@ def run_in_its_place(primitive: Primitive, case: Case) -> None:
     part = DevicePart((Segment(primitive.device.kind, 1, (step,)),), case.shape)
     run = primitive.build(case.layer, case.shape, case.weights)
     if primitive.device.kind == "gpu":
-        placed = part.placed(device_arena.ALIGNMENT, device_arena.SPARE)
+        placed = part.placement(device_arena.ALIGNMENT, device_arena.SPARE)
         on_gpu = DeviceArena(placed.size, spare=0)
         into = on_gpu.array_at(placed.starts[step.gives], out)
         with on_gpu.step(placed.room[0]), output_into(into):
             run(*map(to_gpu, case.inputs))
         return
-    placed = part.placed(ALIGNMENT, SPARE)
+    placed = part.placement(ALIGNMENT, SPARE)
     arena, start = Arena(placed.size, spare=0), placed.starts[step.gives]
     (use,) = part.array_uses().uses
     with (

@@ -16,7 +16,7 @@ import numpy as np
 from planner.overhead import Overhead, SecondsOnce
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.phase_notes import AROUND, Kind, noted, noted_cuda, with_noted
+from znni.calibration.phase_notes import AROUND, Kind, noted_cuda, noted_medians, with_noted
 from znni.core.errors import InvalidInput
 from znni.core.options import AS_COMPUTED, Costs, Packing, Stored
 from znni.core.shapes import Vec3
@@ -140,7 +140,7 @@ def around_here(around: SecondsAround, kind: Kind, *, searched: bool) -> Seconds
     """
     around = with_noted(around, kind)
     if searched:
-        searching = noted(kind).searching
+        searching = noted_medians(kind).searching
         more = SEARCHING_SECONDS if searching is None else searching
         around = replace(around, planning=around.planning + more)
     return around

@@ -82,7 +82,7 @@ def kind_of(plan: Plan) -> Kind:
     return GPU if plan.workers == 1 else SEVERAL
 
 
-def noted(kind: Kind) -> FixedSeconds:
+def noted_medians(kind: Kind) -> FixedSeconds:
     """Return the medians of what the latest runs noted on this machine."""
     return _medians(_read().get(kind, {}))
 
@@ -124,7 +124,7 @@ def with_noted(around: SecondsAround, kind: Kind) -> SecondsAround:
 
 def noted_cuda(machine: Machine) -> float | None:
     """Return the seconds to start a machine's GPUs, as runs noted them here, in steady steps."""
-    seconds = noted(SEVERAL if machine.used_gpus > 1 else GPU).cuda
+    seconds = noted_medians(SEVERAL if machine.used_gpus > 1 else GPU).cuda
     return None if seconds is None else STEADY_SECONDS * round(seconds / STEADY_SECONDS)
 
 

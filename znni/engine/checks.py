@@ -11,7 +11,7 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.fusions import fusion_of
 from znni.plans.rewrites.step_rules import follow_rules
-from znni.plans.step_primitive import found
+from znni.plans.step_primitive import find_primitive
 
 
 def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
@@ -48,7 +48,7 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
         shape = first.shape_in
         for index, step in enumerate(segment.steps):
             shape = shape._replace(z=shape.z + (next(kept) if index else 0))
-            primitive = found(catalogue, step.primitive)
+            primitive = find_primitive(catalogue, step.primitive)
             if primitive is None:
                 raise InvalidInput(
                     f"the plan runs layer {step.operation.name} by primitive '{step.primitive}', "

@@ -136,7 +136,7 @@ def _read(
     threads = max(1, min(io_threads(), voxels * maps // THREAD_VALUES))
     tasks = SHARES * threads if threads > 1 else 1
 
-    def taken(extents: Vec3, copies: int) -> int:
+    def piece_bytes(extents: Vec3, copies: int) -> int:
         """Return the bytes that a piece takes for each map, as it is stored and as it is scaled."""
         return extents.minimum(real_voxels.size).volume * (copies * volume.itemsize + scaled)
 
@@ -144,7 +144,7 @@ def _read(
     piece_extents, copies = volume.pieces, COPIES
     # The bytes that may be taken for each map.
     allowed = max(COPIES_READ * volume.itemsize * voxels, LEAST_BYTES)
-    if piece_extents is None or taken(piece_extents, copies) > allowed:
+    if piece_extents is None or piece_bytes(piece_extents, copies) > allowed:
         read, piece_extents, copies = _read_before(volume, real_voxels), None, 1
         allowed -= voxels * volume.itemsize
     for_each = allowed // (threads * (copies * volume.itemsize + scaled))
@@ -171,7 +171,7 @@ def _read(
     else:
         starts = range(0, len(pieces), share)
         shares = (pieces[first : first + share] for first in starts)
-        finish(mapped(fill, shares, at_once(allowed, taken(joined, copies))))
+        finish(mapped(fill, shares, at_once(allowed, piece_bytes(joined, copies))))
     return values
 
 

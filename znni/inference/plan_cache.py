@@ -22,7 +22,7 @@ from znni.machine.machine import Machine
 from znni.plans.plan import Plan
 from znni.plans.primitive import cache_key_of
 from znni.plans.rewrites.network_rules import rewritten_alike
-from znni.plans.step_primitive import found as found_in
+from znni.plans.step_primitive import find_primitive
 
 
 class _CachedPlan(NamedTuple):
@@ -103,7 +103,7 @@ def _like(folder: Path, key: str, search: Search) -> Iterator[_CachedPlan]:
 def _is_of(plan: Plan, search: Search) -> bool:
     """Return whether a plan is one of those that a search may find, within its memory."""
     fits = all(memory.total <= device.memory for memory, device in plan.limits.values())
-    known = all(found_in(search.catalogue, step.primitive) for step in plan.steps)
+    known = all(find_primitive(search.catalogue, step.primitive) for step in plan.steps)
     return fits and known and plan.output == search.output
 
 

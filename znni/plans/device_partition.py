@@ -166,7 +166,7 @@ class DevicePart:
     def peaks(self) -> Iterator[tuple[Step, int]]:
         """Yield each step with the most bytes that arrays and workspace take during it."""
         for step, held in self.held_beside():
-            yield step, held + step.taken(in_place=self.writes_in_place(step))
+            yield step, held + step.peak_bytes(in_place=self.writes_in_place(step))
 
     def array_uses(self, alignment: int = 1, spare: int = 0) -> ArrayUses:
         """Return the arrays in the arena, and their uses.
@@ -216,9 +216,9 @@ class DevicePart:
         ]
         return ArrayUses(sizes, uses, frozenset({where[self.steps[-1].gives]}))
 
-    def placed(self, alignment: int = 1, spare: int = 0) -> Placement:
+    def placement(self, alignment: int = 1, spare: int = 0) -> Placement:
         """Return the places of all arrays in an arena, with the arguments of ``array_uses``."""
-        return self.array_uses(alignment, spare).placed()
+        return self.array_uses(alignment, spare).placement()
 
     def working_peak(self) -> tuple[int, Step]:
         """Return the peak bytes of arrays and workspace, and the step where the peak occurs.
@@ -226,7 +226,7 @@ class DevicePart:
         Gaps between values that cannot be placed without any are counted.
         """
         peak, step = max(((peak, step) for step, peak in self.peaks()), key=lambda item: item[0])
-        return max(peak, self._bytes_given + self.kept_bytes + self.placed().size), step
+        return max(peak, self._bytes_given + self.kept_bytes + self.placement().size), step
 
 
 def parts_of(

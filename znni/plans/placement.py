@@ -95,7 +95,7 @@ class ArrayUses(NamedTuple):
                 if lives[name].first <= index <= lives[name].last
             )
 
-    def placed(self) -> Placement:
+    def placement(self) -> Placement:
         """Return places for all arrays, and for the workspace of each operation."""
         stacked = _on_two_stacks(self)
         if any(use.late for use in self.uses):

@@ -240,7 +240,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
         spare: bytes of each step for the alignment of the arrays in its workspace.
     """
     arrays = part.array_uses(alignment, spare)
-    placed = arrays.placed()
+    placed = arrays.placement()
     carried, size = _carried(part, placed.size, alignment)
     views, storage = _Views(network, part.storage), part.storage
     operations = [

@@ -98,7 +98,7 @@ class Step:
         memory, arrays = self.cost.memory, self.shape_in.nbytes + self.shape_out.nbytes
         return max(arrays, memory.working) < arrays + memory.workspace
 
-    def taken(self, *, in_place: bool = False) -> int:
+    def peak_bytes(self, *, in_place: bool = False) -> int:
         """Return the peak bytes of one call, with its input and output.
 
         Args:

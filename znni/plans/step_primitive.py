@@ -15,7 +15,7 @@ def composition_of(primitive: Primitive) -> Composition:
     return primitive.name
 
 
-def found(catalogue: Catalogue, chosen: Composition) -> Primitive | None:
+def find_primitive(catalogue: Catalogue, chosen: Composition) -> Primitive | None:
     """Return the primitive of a plan's step; None if the catalogue lacks one of its components."""
     match chosen:
         case str(name):
@@ -39,7 +39,7 @@ def primitive_of(catalogue: Catalogue, chosen: Composition) -> Primitive:
     Raises:
         KeyError: the catalogue does not contain it.
     """
-    primitive = found(catalogue, chosen)
+    primitive = find_primitive(catalogue, chosen)
     if primitive is None:
         raise KeyError(str(chosen))
     return primitive

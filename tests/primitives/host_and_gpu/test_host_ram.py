@@ -21,7 +21,7 @@ from znni.network.layers import Activation, Conv, Pool
 from znni.plans.composition import AtOnce, ShareBy
 from znni.plans.primitive import UsesGpu, convolved, without_gpu
 from znni.plans.side_by_side import Share, SideBySide
-from znni.plans.step_primitive import found
+from znni.plans.step_primitive import find_primitive
 from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.common.activation import EXPRESSIONS
@@ -119,10 +119,10 @@ def test_side_by_side_takes_the_memory_of_both_and_the_time_of_the_slower() -> N
 def test_side_by_side_is_found_by_what_a_plan_notes() -> None:
     known = fake_catalogue(host_ram(), GpuFftTiled(GPU, BFLOAT16_PAIR, 16))
     using = "host_ram_4GiB_gpu_fft_tiled_16"
-    both = found(known, AtOnce(ShareBy(3, "conv"), ShareBy(5, using)))
+    both = find_primitive(known, AtOnce(ShareBy(3, "conv"), ShareBy(5, using)))
     assert both is not None
     assert both.name == f"3 conv beside 5 {using}"
-    assert found(known, both.name) is None, "a name alone tells of no composition"
+    assert find_primitive(known, both.name) is None, "a name alone tells of no composition"
     for on_host, on_gpu in (
         (ShareBy(3, using), ShareBy(5, "conv")),
         (ShareBy(3, "conv"), ShareBy(5, "conv")),
@@ -130,7 +130,7 @@ def test_side_by_side_is_found_by_what_a_plan_notes() -> None:
         (ShareBy(3, "conv"), ShareBy(0, using)),
         (ShareBy(3, "conv"), ShareBy(5, "")),
     ):
-        assert found(known, AtOnce(on_host, on_gpu)) is None
+        assert find_primitive(known, AtOnce(on_host, on_gpu)) is None
 
 
 def test_side_by_side_computes_each_item_once() -> None:

@@ -28,7 +28,7 @@ from znni.inference.viewing.pictures import (
     picture_of_labels,
     range_of,
 )
-from znni.inference.viewing.region import names_input, quick_steps, shown
+from znni.inference.viewing.region import names_input, quick_steps, shown_box
 from znni.inference.viewing.resolutions import Resolutions
 from znni.inference.viewing.viewers import command
 from znni.volumes.array import ArrayVolume
@@ -137,7 +137,7 @@ def view(
         )
 
     whole = Box(offset, offset + output.size)
-    box, step = shown(whole, region, stride, quick)
+    box, step = shown_box(whole, region, stride, quick)
     path = Path(page) if page else _beside(out)
     check_replaceable(path, overwrite=overwrite, what="page")
     size = box.size.ceil_div(step)

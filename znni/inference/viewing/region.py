@@ -122,7 +122,7 @@ def _holds(size: Vec3) -> bool:
     return max(size) <= LONGEST * EXTENT and size.volume <= EXTENT**3
 
 
-def shown(
+def shown_box(
     possible: Box,
     region: Region | None,
     stride: int | None,

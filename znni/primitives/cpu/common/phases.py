@@ -120,7 +120,7 @@ class PhaseEmitter(Emitter):
         super().__init__(name, arguments=INDICES, share=INDEX, scratch=FLOATS)
         numbers = super().__getitem__("arguments")
         self._named = {
-            argument: self.given(self.index_at(numbers, self.index(position)), kind)
+            argument: self.as_argument(self.index_at(numbers, self.index(position)), kind)
             for position, (argument, kind) in enumerate(arguments.items())
         }
 
@@ -173,7 +173,7 @@ def _runner() -> Kernel:
         kernel, arguments, shares, *counters = (
             emit.index_at(emit["table"], emit.plus(row, i)) for i in range(COLUMNS)
         )
-        claimed, done = (emit.given(counter, INDICES) for counter in counters)
+        claimed, done = (emit.as_argument(counter, INDICES) for counter in counters)
         own = emit.variable(emit.index(0))
         with emit.claims(claimed, shares) as share:
             emit.call(kernel, [arguments, share, emit["scratch"]])

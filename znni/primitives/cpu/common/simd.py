@@ -201,7 +201,7 @@ class Emitter(VectorCode):
         """Return ``yes`` if the relation between two indices holds, else ``no``."""
         return self._build.select(self._build.icmp_signed(relation, left, right), yes, no)
 
-    def given(self, number: Value, kind: Argument) -> Value:
+    def as_argument(self, number: Value, kind: Argument) -> Value:
         """Return an index as an argument of a kind: itself, or the pointer to its address."""
         is_index = kind is Argument.INDEX
         return number if is_index else self._build.inttoptr(number, kind.value)

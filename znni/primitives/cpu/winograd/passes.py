@@ -78,7 +78,7 @@ def batch_pass() -> PhaseKernel:
     )
     row = emit.times(emit["share"], PASSES)
     arguments = [
-        emit.given(emit.index_at(emit["batches"], emit.plus(row, i)), INDICES)
+        emit.as_argument(emit.index_at(emit["batches"], emit.plus(row, i)), INDICES)
         for i in range(PASSES)
     ]
     with emit.loop(emit["in_groups"]) as group:
