@@ -28,7 +28,7 @@ from znni.network.node import Node, readers_of
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.rewrites.block_steps import Near
 from znni.plans.rewrites.fusion import Fusion
-from znni.plans.rewrites.step_rules import RULES
+from znni.plans.rewrites.packed_rules import RULES
 from znni.plans.segments import Step
 from znni.plans.totals import Numbers
 

@@ -36,7 +36,7 @@ from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
 from znni.plans.rewrites.fusion import Fusion
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment
 
 # The bytes of a part of a packed number.

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from znni.core.axis_taps import Places
 from znni.core.shapes import Box, Vec3
+from znni.core.spline_weights import Places
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
 from znni.network.window import AxisWindows

@@ -15,7 +15,7 @@ from znni.machine.machine import Machine
 from znni.network.layers import Concat, Conv, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.stage import Counts
 from znni.plans.totals import Numbers
 

@@ -16,7 +16,7 @@ from znni.network.node import SplitConv, readers_of
 from znni.plans.block_storage import block_storage
 from znni.plans.primitive import Primitive, TakesPacked
 from znni.plans.rewrites.block_steps import BlockSteps
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.rewrites.packed_values import packed_values
 from znni.plans.rewrites.split_convolution import split, splittable
 

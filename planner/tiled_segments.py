@@ -12,8 +12,8 @@ from znni.network.node import Node
 from znni.plans.block_storage import BlockStorage
 from znni.plans.rewrites.block_steps import BlockSteps, Rewrite
 from znni.plans.rewrites.fusion import Fusion, takes_of
+from znni.plans.rewrites.packed_rules import RULES
 from znni.plans.rewrites.packed_values import packed_values
-from znni.plans.rewrites.step_rules import RULES
 from znni.plans.segments import Segment, Step
 
 

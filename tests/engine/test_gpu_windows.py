@@ -18,10 +18,10 @@ from window_networks import blended, network, volume
 
 from znni.core.options import WindowRules
 from znni.core.shapes import Box, Vec3
+from znni.engine.after_blending import Blended
 from znni.engine.backends.cuda import labels as device_labels
 from znni.engine.backends.cuda import window_sums as device_window_sums
 from znni.engine.backends.cuda.labels import DeviceLabels
-from znni.engine.blended import Blended
 from znni.engine.labels import Labels
 from znni.inference import api
 from znni.inference.inferer import Inferer

@@ -30,7 +30,7 @@ from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.network.window import Window
 from znni.plans.plan import Plan
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment, Step, segment_runs
 from znni.plans.stage import Counts
 

@@ -56,9 +56,9 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, by_values, on_device
 from znni.plans.rewrites import deferred_norm, summing_norm
 from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
+from znni.plans.rewrites.packed_rules import follow_rules
 from znni.plans.rewrites.packed_values import packed_values
-from znni.plans.rewrites.step_rules import follow_rules
 from znni.plans.segments import Segment, Step
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.packed.base import GpuPackedPass

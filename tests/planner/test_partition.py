@@ -44,7 +44,7 @@ from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.plans.device_partition import parts_of
 from znni.plans.primitive import convolved, on_device
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment
 
 NETWORK = Network.chain(

@@ -42,7 +42,7 @@ from znni.plans.cost import Cost
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, convolved, convolved_and_pooled
 from znni.plans.rewrites.fusion import Fusion
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment
 
 CATALOGUES: dict[str, dict[str, Primitive]] = {

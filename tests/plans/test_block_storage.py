@@ -24,7 +24,7 @@ from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
 from znni.plans.rewrites.block_steps import BlockSteps
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment, Step
 from znni.plans.storage_sharing import needs_zeros
 

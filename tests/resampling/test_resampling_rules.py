@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resampling_cases import WHOLE_START, boxes, resamplings
 
-from znni.core.axis_taps import axis_taps
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
+from znni.core.spline_weights import axis_taps
 from znni.resampling.nnunet_rule import Spacing, nnunet_resampling, resampled_extents
 
 SHAPE = Vec3(11, 14, 17)

@@ -20,7 +20,7 @@ from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.accuracy import filter_by_class
-from znni.plans.rewrites.step_rules import StepRule
+from znni.plans.rewrites.packed_rules import PackedRule
 
 NORMED = """\
 name: normed
@@ -35,7 +35,7 @@ layers:
 
 
 def operations_by(
-    rules: Iterable[StepRule], text: str = NORMED, accuracy: Accuracy = "float32"
+    rules: Iterable[PackedRule], text: str = NORMED, accuracy: Accuracy = "float32"
 ) -> list[PackedLayer]:
     """Return the steps of a plan made by some rules alone, after comparing its output."""
     network = with_window(network_from_text(text, "normed"), Window(Vec3(4, 8, 12), 0))

@@ -30,7 +30,7 @@ from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved, on_device
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
 from znni.plans.swept import swept_for

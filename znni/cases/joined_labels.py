@@ -1,7 +1,8 @@
 """The labels of a scan, from those of its networks: joined, without some components, written.
 
 A network's labels are in the scan's own voxels already. A run resamples its values at the end, and
-makes labels of them: see ``engine/blended.py`` and ``label_largest`` in ``resampling/labels.py``.
+makes labels of them: see ``engine/after_blending.py``, and ``label_largest`` in
+``resampling/labels.py``.
 """
 
 from __future__ import annotations

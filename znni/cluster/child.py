@@ -66,8 +66,8 @@ from znni.machine.device_arena import device_peak
 from znni.machine.gpus import look_at_gpus, why_no_gpu
 from znni.machine.machine import Machine
 from znni.plans.plan import Plan
+from znni.volumes.identity import differences
 from znni.volumes.ledger_entries import box_of
-from znni.volumes.ledger_file import differences
 from znni.volumes.locate import writer_at
 
 # Set by SLURM in its jobs; the end, in seconds since 1970, by version 23.02 and later.

@@ -7,8 +7,8 @@ from functools import cached_property
 from itertools import permutations, product
 from math import prod
 
-from znni.core.axis_taps import ORDERS, AxisTaps, axis_taps
 from znni.core.shapes import Box, Vec3
+from znni.core.spline_weights import ORDERS, AxisTaps, axis_taps
 
 X = 2  # the number of the axis along which values are contiguous
 

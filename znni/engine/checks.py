@@ -9,8 +9,8 @@ from znni.network.network import Network
 from znni.plans.device_partition import DevicePart, bytes_of
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
-from znni.plans.rewrites.fusions import fusion_of
-from znni.plans.rewrites.step_rules import follow_rules
+from znni.plans.rewrites.fusion_rules import fusion_of
+from znni.plans.rewrites.packed_rules import follow_rules
 from znni.plans.step_primitive import find_primitive
 
 

@@ -5,7 +5,8 @@ the line that is free first.
 
 No item waits between two stages: a stage keeps an item until the next stage is free. So a line
 holds at most as many items as it has stages. The output of a stage exists at most twice: the next
-stage still reads one while the stage makes another.
+stage still reads one while the stage makes another. With several GPUs, blocks also lie in slots:
+``SLOTS`` in ``workers/processes.py`` says how many each GPU has.
 """
 
 from __future__ import annotations

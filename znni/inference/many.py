@@ -28,7 +28,7 @@ from znni.inference.single_planes import refuse_slices
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
-from znni.volumes.ledger_file import differences, then_and_now
+from znni.volumes.identity import differences, then_and_now
 from znni.volumes.locate import open_volume, read_ledger, split_dataset, stem, writer_at
 from znni.volumes.stored import is_url
 

@@ -26,8 +26,8 @@ from znni.network.network_as_text import network_text
 from znni.network.network_file import network_from_text
 from znni.network.weights import Weights, weights_again, weights_for
 from znni.volumes.fingerprint import fingerprint
+from znni.volumes.identity import then_and_now
 from znni.volumes.ledger_entries import Ledger
-from znni.volumes.ledger_file import then_and_now
 from znni.volumes.locate import open_volume
 from znni.volumes.stored import StoredVolume
 

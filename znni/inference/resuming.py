@@ -1,4 +1,9 @@
-"""Resume an unfinished output of the same values, by the same plan."""
+"""Resume an unfinished output of the same values, by the same plan.
+
+``identified`` says which values are the same. An output compares them with its ledger, and refuses
+a run that differs: ``unfinished`` in ``volumes/ledger_file.py`` does so. For parts and clusters, it
+is ``check`` in ``volumes/shared_ledger.py``.
+"""
 
 from __future__ import annotations
 

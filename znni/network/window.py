@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from znni.core.axis_taps import AxisTaps, Places
 from znni.core.errors import InvalidInput
 from znni.core.options import Blend, BlendedActivation, WindowRules, check_names
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3, is_extent
+from znni.core.spline_weights import AxisTaps, Places
 from znni.network.window_counts import runs_of_block, tail_of_block, voxels_around_block
 from znni.network.window_weights import Floats, importance
 

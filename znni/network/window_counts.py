@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from znni.core.axis_taps import Places
 from znni.core.shapes import Vec3
+from znni.core.spline_weights import Places
 
 if TYPE_CHECKING:
     from znni.network.window import Window

@@ -22,7 +22,7 @@ from znni.network.layers import (
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.plans.rewrites.fusion import Fusion
-from znni.plans.rewrites.fusions import overwritten
+from znni.plans.rewrites.fusion_rules import overwritten
 from znni.plans.storage_sharing import SHARING, Location, _overlap, _Sharing, needs_zeros
 
 ZERO = Vec3(0, 0, 0)

@@ -34,7 +34,7 @@ from znni.plans.band import Band, band_of
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import DevicePart, parts_of
 from znni.plans.plan_text import plan_table
-from znni.plans.rewrites.fusions import fusion_of
+from znni.plans.rewrites.fusion_rules import fusion_of
 from znni.plans.segments import Segment, Step
 from znni.plans.swept import swept_for
 from znni.plans.totals import PlanMemory, PlanTime

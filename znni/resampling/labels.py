@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.axis_taps import axis_taps
 from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
+from znni.core.spline_weights import axis_taps
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
 from znni.primitives.cpu.common.numba_kernel import flat_view

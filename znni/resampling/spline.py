@@ -1,4 +1,7 @@
-"""Resampling of boxes of a volume by splines, from the source values that each box needs."""
+"""Resampling of boxes of a volume by splines, from the source values that each box needs.
+
+The splines' weights come from ``core/spline_weights.py``.
+"""
 
 from __future__ import annotations
 

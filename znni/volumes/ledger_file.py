@@ -17,6 +17,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
 from znni.core.text import counted
 from znni.core.volume import NewOutput
+from znni.volumes.identity import differences
 from znni.volumes.ledger_entries import (
     Ledger,
     changes_entry,
@@ -29,12 +30,6 @@ from znni.volumes.partial_file import write_all
 
 # Tells whether an unfinished output without a ledger has nothing to resume.
 MadeAgain: TypeAlias = Callable[[Path], bool]
-
-# Properties that differ if one of some others does: values are sampled where the input is read.
-FOLLOWING = {
-    "the input's values": {"the region", "the network"},
-    "its place in space": {"the region"},
-}
 
 
 class MemoryLedger:
@@ -275,21 +270,3 @@ def _holds_anything(partial: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return any(partial.iterdir()) if stat.S_ISDIR(found.st_mode) else found.st_size > 0
-
-
-def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return what differs between two identities of an output, in words."""
-    differing = [name for name in {**now, **then} if then.get(name) != now.get(name)]
-    return [
-        then_and_now(name, then.get(name, "none"), now.get(name, "none"))
-        for name in differing
-        if FOLLOWING.get(name, set()).isdisjoint(differing)
-    ]
-
-
-def then_and_now(name: str, then: str, now: str) -> str:
-    """Return what a property was in an earlier run and what it is now, in words.
-
-    The values may have commas, such as ``same, reflect``.
-    """
-    return f"{name} (then: {then}; now: {now})"

@@ -20,8 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
 from znni.core.volume import Grid, NewOutput
+from znni.volumes.identity import differences
 from znni.volumes.ledger_entries import Ledger, box_of, entries, struck_entry
-from znni.volumes.ledger_file import differences
 from znni.volumes.output_folder import Files
 from znni.volumes.stored import reason
 

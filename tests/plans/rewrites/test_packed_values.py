@@ -20,8 +20,8 @@ from znni.network.node import INPUT
 from znni.plans.array_layout import packed_storages, storage_bytes
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.rewrites.block_steps import BlockSteps
+from znni.plans.rewrites.packed_rules import follow_rules
 from znni.plans.rewrites.packed_values import Computes, packed_values
-from znni.plans.rewrites.step_rules import follow_rules
 from znni.plans.segments import Segment
 
 UNET = """\

@@ -18,7 +18,7 @@ from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.node import INPUT
 from znni.plans.plan import Plan
 from znni.plans.primitive import on_device
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment, Step
 
 NETWORK = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))

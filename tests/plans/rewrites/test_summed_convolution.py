@@ -30,7 +30,7 @@ from znni.network.weights import random_weights
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.plan import Plan
 from znni.plans.rewrites.block_steps import BlockSteps
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment
 from znni.primitives.catalogue import catalogue
 from znni.primitives.reference import output_at_once

@@ -7,8 +7,8 @@ from packed_rules import operations_by
 
 from znni.network.layers import ConvPair, ConvTranspose, SummedConvPair
 from znni.network.network_file import network_from_text
-from znni.plans.rewrites.fusions import fusions
-from znni.plans.rewrites.step_rules import RULES
+from znni.plans.rewrites.fusion_rules import fusions
+from znni.plans.rewrites.packed_rules import RULES
 
 WIDE = """\
 name: wide

@@ -1,7 +1,7 @@
 """Blending: the outputs of windows are added up, and divided by the sums of their weights.
 
 ``engine/windows.py`` does so, on the host or on a GPU. Then the means become what is stored: labels
-or converted values (``engine/blended.py``). The last layer may be applied to the means.
+or converted values (``engine/after_blending.py``). The last layer may be applied to the means.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES
-from znni.engine.blended import BlendedBlock, clear_unwanted
+from znni.engine.after_blending import BlendedBlock, clear_unwanted
 from znni.engine.block import Block
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import Work

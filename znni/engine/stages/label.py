@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES, Vec3
-from znni.engine.blended import LABEL_PIECE
+from znni.engine.after_blending import LABEL_PIECE
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.plans.stage import Counts, Setting, StageModel, larger

@@ -1,6 +1,6 @@
 """Resampling: blended values are resampled to the voxels of the output.
 
-``engine/blended.py`` does so on the host. A GPU that makes labels resamples before
+``engine/after_blending.py`` does so on the host. A GPU that makes labels resamples before
 (``engine/backends/cuda/windows.py``). Values that become labels are resampled piece by piece, and
 never stored.
 """

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
-from znni.engine.blended import BlendedBlock
+from znni.engine.after_blending import BlendedBlock
 from znni.engine.block import Block, ComputeStage, one_stage
 from znni.engine.labels import Labels
 from znni.engine.pipeline import PatchStages

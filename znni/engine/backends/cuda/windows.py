@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box
+from znni.engine.after_blending import Blended, Onto, onto
 from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched
 from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.backends.registry import PartToRun
-from znni.engine.blended import Blended, Onto, onto
 from znni.engine.block import Block, ComputeStage
 from znni.engine.executor import Fragments
 from znni.engine.labels import Labels

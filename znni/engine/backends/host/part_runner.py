@@ -9,9 +9,9 @@ from itertools import cycle
 import numpy as np
 
 from znni.core.shapes import Box, Vec3
+from znni.engine.after_blending import Blended, onto
 from znni.engine.backends.host.backend import HostBackend
 from znni.engine.backends.registry import PartToRun, backend_of
-from znni.engine.blended import Blended, onto
 from znni.engine.block import Block, ComputeStage
 from znni.engine.column import Column
 from znni.engine.executor import Executor, Fragments, built_operations, fragments_of

@@ -12,17 +12,17 @@ from znni.volumes.formats.metaimage import NAME
 from znni.volumes.formats.metaimage.format import MARK, stored_in
 from znni.volumes.formats.metaimage.header import LAST, LOCAL, TYPES, UNKNOWN, read_header
 from znni.volumes.grid_attributes import in_unit
-from znni.volumes.header_writer import LEVEL, HeaderWriter
 from znni.volumes.orientation import steps_in_lps
 from znni.volumes.parallel_gzip import zlibbed
 from znni.volumes.staged_output import Content
 from znni.volumes.stored import local_file
+from znni.volumes.text_header_writer import LEVEL, TextHeaderWriter
 
 NAMES = {dtype: name for name, dtype in reversed(TYPES.items())}  # the first name of each type
 GAP = " " * 20  # for the bytes of compressed values, which are known when they are written
 
 
-class MetaImageWriter(HeaderWriter):
+class MetaImageWriter(TextHeaderWriter):
     """Writes header and values in one file. If there are several maps, they are a fourth axis."""
 
     name = NAME

@@ -11,14 +11,14 @@ from znni.volumes.formats.nrrd import NAME
 from znni.volumes.formats.nrrd.format import KEY, stored_in
 from znni.volumes.formats.nrrd.header import NAMES, PACKED, RAW, SYMBOLS, read_header
 from znni.volumes.grid_attributes import in_unit
-from znni.volumes.header_writer import LEVEL, HeaderWriter
 from znni.volumes.orientation import steps_in_lps
 from znni.volumes.parallel_gzip import gzipped
 from znni.volumes.staged_output import Content
 from znni.volumes.stored import local_file
+from znni.volumes.text_header_writer import LEVEL, TextHeaderWriter
 
 
-class NrrdWriter(HeaderWriter):
+class NrrdWriter(TextHeaderWriter):
     """Writes header and values in one file. If there are several maps, they are a list."""
 
     name = NAME

@@ -1,6 +1,6 @@
-"""All rules for steps of packed values, in the order in which they are tried.
+"""All rules by which a step of packed values does a part of another one, in the order of their use.
 
-By each, a step does a part of another one. Each rule is a module.
+Each rule is a module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 from znni.plans.segments import Step
 
 
-class StepRule(Protocol):
+class PackedRule(Protocol):
     """The functions of a rule."""
 
     def rewrite(self, steps: BlockSteps, node: Node) -> Rewrite | None:
@@ -27,7 +27,7 @@ class StepRule(Protocol):
         """Yield what the rule may make of a layer's operation, for lower bounds on its time."""
 
 
-RULES: tuple[StepRule, ...] = (summing_norm, deferred_norm)
+RULES: tuple[PackedRule, ...] = (summing_norm, deferred_norm)
 
 
 def follow_rules(steps: Iterable[Step], nodes: tuple[Node, ...], storage: BlockStorage) -> bool:

@@ -19,7 +19,7 @@ from znni.volumes.staged_output import Content, StagedWriter
 LEVEL = 1  # of deflate
 
 
-class HeaderWriter(StagedWriter):
+class TextHeaderWriter(StagedWriter):
     """Writes a file with a header of text, and then the values: first those of the first map.
 
     Attributes:

@@ -1,8 +1,8 @@
-"""Blocks that windows have made, on their way to being stored.
+"""From the mean of windows to what is stored: resampling, the last layer, labels.
 
-The last layer of a network may be linear at each voxel. Then it gives the same before and after
-windows are blended, except for rounding. So it is applied here, once, if that takes fewer sums. If
-labels are stored, the maps of the last layer are never stored.
+``windows.py`` makes the mean. The last layer of a network may be linear at each voxel. Then it
+gives the same before and after windows are blended, except for rounding. So it is applied here,
+once, if that takes fewer sums. If labels are stored, the maps of the last layer are never stored.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from planner.overhead import Overhead
 from znni.core.options import Stored
 from znni.core.shapes import Box, Vec3
-from znni.engine.blended import LABEL_PIECE, Blended, clear_unwanted
+from znni.engine.after_blending import LABEL_PIECE, Blended, clear_unwanted
 from znni.engine.labels import Labels
 from znni.engine.stages.label import LabelModel
 from znni.engine.windows import BlendedWindows

@@ -17,7 +17,7 @@ from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.rewrites.fusion import Fusion, takes_of
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusion_rules import fusions
 from znni.primitives.reference import Float64, _cropped, _whole, output_at_once
 
 

@@ -1,4 +1,4 @@
-"""The weights of source samples in each target sample, along one axis.
+"""The weights of splines: those of source samples in each target sample, along one axis.
 
 Each target sample is a weighted sum of a few source samples. A cubic spline usually needs a
 recursive filter first. Here the filter and the spline are one sum. From one sample to the next, its
