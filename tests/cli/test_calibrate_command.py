@@ -119,10 +119,10 @@ def test_where_nothing_can_be_measured_that_is_said(monkeypatch: pytest.MonkeyPa
 def test_the_layers_of_one_network_are_measured(twice_as_slow: list[tuple[str, Call]]) -> None:
     of_network = ("calibrate", "--net", "tiny.yaml", "--volume", "volume.h5", "--ram", "1GiB")
     said = succeeds(*of_network, "--threads", 1)
-    assert re.match(rf"measured {len(twice_as_slow)} calls in \d+ rounds: no other plan", said)
+    assert re.match(rf"{len(twice_as_slow)} measurements in \d+ rounds: no other plan", said)
     assert "all layers keep their primitives" in said
     assert "calibrated in" in said
-    assert "measured 0 calls in 1 round:" in succeeds(*of_network, "--device", "cpu")
+    assert "0 measurements in 1 round:" in succeeds(*of_network, "--device", "cpu")
     assert "the time is up" in succeeds(*of_network, "--border", "same", "--seconds", 0)
 
 

@@ -59,15 +59,15 @@ class MeasuredModel(CostModel):
     def __init__(self, measurements: Iterable[Measurement], catalogue: Catalogue) -> None:
         self._kinds = {name: type(primitive) for name, primitive in catalogue.items()}
         self._samples: dict[type, list[_Sample]] = {kind: [] for kind in self._kinds.values()}
-        self._sure_calls = set[tuple[str, Call]]()
+        self._times: dict[tuple[str, Call], int] = {}
         self._sure_points = set[tuple[str, Point]]()
         days = []
         for measured in measurements:
             sample = _Sample(catalogue[measured.primitive], measured)
             self._samples[self._kinds[sample.name]].append(sample)
             days.append(measured.day)
+            self._times[sample.name, Call(measured.operation, measured.shape)] = measured.times
             if measured.times >= REPEATED:
-                self._sure_calls.add((sample.name, Call(measured.operation, measured.shape)))
                 self._sure_points.add((sample.name, sample.point))
         for samples in self._samples.values():
             del samples[:-MOST_MEASUREMENTS]
@@ -131,17 +131,17 @@ class MeasuredModel(CostModel):
         """Return whether a primitive of the same kind was measured."""
         return bool(self._samples.get(type(primitive)))
 
+    def times(self, primitive: Primitive, call: Call) -> int:
+        """Return how often a call was measured, whatever the names of its layers."""
+        return self._times.get((primitive.name, Call(unnamed(call.operation), call.shape)), 0)
+
     def is_sure(self, primitive: Primitive, call: Call) -> bool:
         """Return whether a call was measured so often that its time is sure.
 
         Args:
             primitive: the primitive.
-            call: the call. The names of its layers do not count.
+            call: the call. The extents of its images do not count.
         """
-        return (primitive.name, Call(unnamed(call.operation), call.shape)) in self._sure_calls
-
-    def is_sure_of_like(self, primitive: Primitive, call: Call) -> bool:
-        """Return whether that is so of a call that may differ in the extents of its images."""
         return (primitive.name, _point_for(primitive, point_of(*call))) in self._sure_points
 
     def known(self) -> Iterator[Fitted]:

@@ -40,7 +40,7 @@ class OptimisticModel(CostModel):
         def factor(primitive: Primitive) -> Factor:
             if primitive.name not in known:
                 found = expected(primitive)
-                if not self._model.is_sure_of_like(primitive, call):
+                if not self._model.is_sure(primitive, call):
                     found = found._replace(times=found.times * exp(-found.error))
                 known[primitive.name] = found
             return known[primitive.name]

@@ -39,9 +39,11 @@ _Priced: TypeAlias = tuple[Primitive, Operation, Shape5]
 CALL_SECONDS = 0.1
 REPEATS = 2
 
-# Both, for the calibration of a network.
+# Both, for the calibration of a network, and how often its last plan's calls are timed at least.
+# What is chosen was often timed when the machine was fast. So such calls are timed again, later.
 OWN_CALL_SECONDS = 2.0
 OWN_REPEATS = REPEATED
+CONFIRMED = 5
 
 # The share of an extent that is left in one step to a smaller image. Rows stay as long as they are.
 SMALLER = 0.8
@@ -96,7 +98,7 @@ def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unme
 def unsure_calls(
     plan: Plan, catalogue: Catalogue, model: CostModel
 ) -> list[tuple[Primitive, Call]]:
-    """Return the calls of a plan's steps whose times are not sure, on their own images.
+    """Return the calls of a plan's steps that were not timed often enough, on their own images.
 
     The longest steps come first. If some calls are unlike all that were measured, only these are
     returned: the next plan may have other images. Times that a primitive tells itself are sure. So
@@ -114,9 +116,10 @@ def unsure_calls(
         if not (isinstance(primitive, UsesGpu) or primitive.device.backend)
         and primitive.cost(operation, shape).seconds is None
     )
-    known = model if isinstance(model, MeasuredModel) else None
-    unsure = [each for each in called if not (known and known.is_sure(*each))]
-    return [each for each in unsure if not (known and known.is_sure_of_like(*each))] or unsure
+    if not isinstance(model, MeasuredModel):
+        return list(called)
+    unlike = [each for each in called if not model.is_sure(*each)]
+    return unlike or [each for each in called if model.times(*each) < CONFIRMED]
 
 
 def measure_own(primitive: Primitive, call: Call) -> None:

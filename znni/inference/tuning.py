@@ -32,7 +32,7 @@ class Tuned(NamedTuple):
         before: the fastest plan before it.
         before_now: the same plan by the times that are known now.
         after: the fastest plan now.
-        measured: the number of calls that were measured.
+        measured: the number of measurements. The last plan's calls were measured twice.
         rounds: the number of plans whose steps were looked at.
         left: the calls that could not be measured in time. They might change the choice.
     """
@@ -50,7 +50,7 @@ def tune(search: Search, seconds: float, progress: Progress) -> Tuned:
 
     The steps of the fastest plan are measured first. Then a search takes the least time that calls
     without a measurement may need within their error. The steps of its plan are measured, until
-    they all were. No other plan is likely to be faster then.
+    they all were measured twice. No other plan is likely to be faster then.
 
     Args:
         search: the search for the plan.
@@ -90,7 +90,7 @@ def tune(search: Search, seconds: float, progress: Progress) -> Tuned:
 
 def tuning_text(tuned: Tuned) -> str:
     """Return what was measured, the predicted times, and the layers whose primitives changed."""
-    done = f"measured {counted(tuned.measured, 'call')} in {counted(tuned.rounds, 'round')}"
+    done = f"{counted(tuned.measured, 'measurement')} in {counted(tuned.rounds, 'round')}"
     if tuned.left:
         why = f"the time is up, and {counted(tuned.left, 'other call')} may change the plan"
     else:
