@@ -98,9 +98,9 @@ def _step(
             shape = Shape5.of(batch, features, size)
             out = Shape5.of(batch, features, operation.local_size(size))
         case _:
-            made = operation.rounded(Box(Vec3(0, 0, 0), size))
-            shape = Shape5.of(batch, features, operation.reads(made).size)
-            out = Shape5.of(batch, operation.maps_from(features), made.size)
+            rounded = operation.rounded(Box(Vec3(0, 0, 0), size))
+            shape = Shape5.of(batch, features, operation.reads(rounded).size)
+            out = Shape5.of(batch, operation.maps_from(features), rounded.size)
     return bare_step(operation, shape, out)
 
 

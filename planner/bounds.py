@@ -223,10 +223,10 @@ def _packed(network: Network, parts: int) -> Iterator[tuple[Operation, list[Pack
         layer, _ = network.operations[node.name]
         before = tuple(layers[name] for name in node.inputs if name in layers)
         near = Near(before, tuple(it.layer for it in readers[node.name]))
-        found = packed_layers(layer, parts)
+        operations = packed_layers(layer, parts)
         for rule in RULES:
-            found += [other for it in found for other in rule.variants(it, near)]
-        yield layer, found
+            operations += [other for it in operations for other in rule.variants(it, near)]
+        yield layer, operations
 
 
 def packed_fusion(network: Network, fusion: Fusion, parts: int) -> list[PackedLayer]:
@@ -259,12 +259,12 @@ def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[
         for step in sample_steps(*given)
         if step.shape_in.n == 1  # what computes several items computes one
     ]
-    found: dict[Primitive, None] = {}
+    bases: dict[Primitive, None] = {}
     for using in primitives:
         if (
             isinstance(using, UsesGpu)
-            and using.base not in found
+            and using.base not in bases
             and any(using.out_shape(step.operation, step.shape_in) for step in samples)
         ):
-            found[using.base] = None
-    return list(found)
+            bases[using.base] = None
+    return list(bases)

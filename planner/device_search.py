@@ -305,8 +305,8 @@ class DeviceSearch:
         """
         if partition.storage:
             allowed = budget(partition.input_shape)
-            for found, slots in self._of_block(partition, partition.storage):
-                yield found, slots, allowed
+            for segmentation, slots in self._of_block(partition, partition.storage):
+                yield segmentation, slots, allowed
             return
         handed = partition.handed.nbytes if partition.handed else 0
         batch = partition.input_shape.n
@@ -347,8 +347,8 @@ class DeviceSearch:
             parts=self._parts,
             fusible_packed=fusions(self._network).values(),
         )
-        found: list[Segments] = [(it,) for it in sorted(segments, key=self._least_of_block)]
-        slots = [(it, self._bare_slots(it, partition)) for it in found]
+        single: list[Segments] = [(it,) for it in sorted(segments, key=self._least_of_block)]
+        slots = [(it, self._bare_slots(it, partition)) for it in single]
         self._latest = partition, slots
         return slots
 

@@ -81,12 +81,12 @@ def slowed_poolings(
 
 def most_items(network: Network) -> dict[str, int]:
     """Return the most items that each layer of a sliding network takes at once, by name."""
-    items, found = 1, dict[str, int]()
+    items, items_of = 1, dict[str, int]()
     for node in network.nodes:
-        found[node.name] = items
+        items_of[node.name] = items
         if isinstance(node.layer, Pool):
             items *= node.layer.window.volume
-    return found
+    return items_of
 
 
 def least_bytes_of_arrays(
@@ -122,9 +122,9 @@ def _held_at_once(network: Network) -> list[set[str]]:
             return set()
         return set(node.inputs).union(*map(joined, node.inputs))
 
-    found = []
+    held = []
     for node, alive in zip(network.nodes, network.alive, strict=False):
         if isinstance(node.layer, Conv):
             names = {*alive, node.name} - fused - {INPUT}
-            found.append(names.difference(*map(joined, names)))
-    return found
+            held.append(names.difference(*map(joined, names)))
+    return held

@@ -169,13 +169,13 @@ def listings(
         return undominated([*known, *added]) if added else known
 
     leading = _leading(offers)
-    found: list[Listing] = []
+    fronts: list[Listing] = []
     rests = {0: [NOTHING]}  # for each number of items, the best lists from the later offers
     for one, wanted in zip(reversed(leading), reversed(_wanted(batch, leading)), strict=True):
-        found = best(batch, found, one.lists(batch, rests))
+        fronts = best(batch, fronts, one.lists(batch, rests))
         more = {n: best(n, rests.get(n, []), one.lists(n, rests)) for n in wanted}
         rests = {0: [NOTHING]} | more
-    return found
+    return fronts
 
 
 def _affordable(batch: int, parts: Iterable[Offer], limit: Limit) -> list[Offer]:
@@ -228,12 +228,12 @@ class _Leading:
 
 def _leading(offers: Sequence[Offer]) -> list[_Leading]:
     """Return the offers as leading ones, each before the offers that take more time per item."""
-    found, others = [], set[int]()
+    leading, others = [], set[int]()
     for offer in reversed(offers):
         mine = offer.items
-        found.append(_Leading(offer, all(mine % n == 0 or n % mine == 0 for n in others)))
+        leading.append(_Leading(offer, all(mine % n == 0 or n % mine == 0 for n in others)))
         others.add(mine)
-    return found[::-1]
+    return leading[::-1]
 
 
 def _wanted(batch: int, leading: Sequence[_Leading]) -> list[set[int]]:

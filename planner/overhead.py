@@ -282,14 +282,14 @@ class Overhead:
         Layers on the host and what handles blocks beside them share the cores. So a patch takes at
         least the time of the layers and what the others work, shared out over all cores.
         """
-        found = _by_stage(0.0 * each.voxels, (it.seconds(run, each) for it in self.stages))
+        seconds_of = _by_stage(0.0 * each.voxels, (it.seconds(run, each) for it in self.stages))
         if run.on_host:
             lost = (it.lost(run, each) for it in self.stages)
-            found["host_layers"] = sum(
+            seconds_of["host_layers"] = sum(
                 (seconds for by_stage in lost for seconds in by_stage.values()),
-                found["host_layers"],
+                seconds_of["host_layers"],
             )
-        return found
+        return seconds_of
 
     def beside(self, run: Setting, each: Counts[float]) -> StageSeconds:
         """Return the extra seconds of reading and writing while layers keep all cores busy.
@@ -343,8 +343,8 @@ class Overhead:
 
 def _by_stage(nothing: Number, parts: Iterable[Seconds[Number]]) -> dict[ReportStage, Number]:
     """Return the sums of seconds by stage, for all stages."""
-    found = dict.fromkeys(REPORT_STAGES, nothing)
+    sums = dict.fromkeys(REPORT_STAGES, nothing)
     for part in parts:
         for stage, seconds in part.items():
-            found[stage] = found[stage] + seconds
-    return found
+            sums[stage] = sums[stage] + seconds
+    return sums

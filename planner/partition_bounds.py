@@ -135,8 +135,8 @@ class PartitionBounds(NamedTuple):
                 cutoff = (least[node.name] + ROUNDED * left) / times
                 layer = node.layer.local if partition.storage else node.layer
                 some, made = shape._replace(n=items), out._replace(n=items)
-                found = times * self.options.least_seconds(layer, some, made, cutoff)
-                least[node.name] = max(least[node.name], found)
+                bound = times * self.options.least_seconds(layer, some, made, cutoff)
+                least[node.name] = max(least[node.name], bound)
         return least
 
 

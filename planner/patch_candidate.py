@@ -97,8 +97,8 @@ class PatchCandidate:
             }
             device, storage, nodes = device_of(processor), self._storage, self._network.nodes
             if storage:
-                made = {it.name for it in storage.steps_of(nodes)}
-                slowed = {name: np.array([name in made]) for name in voxels}
+                names = {it.name for it in storage.steps_of(nodes)}
+                slowed = {name: np.array([name in names]) for name in voxels}
             else:
                 counts = Counts(*(np.array([float(count)]) for count in self._counts))
                 most = most_for_arrays(self._machine, self._overhead, device, self._network, counts)

@@ -153,8 +153,8 @@ def _seconds_of_jobs(
     start = overhead.once.around.total + sum(overhead.seconds_once(run, each))
     stages = overhead.seconds(run, each)
     further = seconds_after_first(stages, number, max(1, run.workers), in_turn=in_turn)
-    found: Numbers = start + sum(stages.values()) + np.maximum.reduce(list(further.values()))
-    return found
+    total: Numbers = start + sum(stages.values()) + np.maximum.reduce(list(further.values()))
+    return total
 
 
 def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts[Numbers]:
@@ -234,14 +234,14 @@ def _by_axis(
             on the same axis of the patch alone.
     """
     first = patches[0]
-    found = {key: np.empty((len(patches), 3), np.int64) for key in sizes(first)}
+    by_key = {key: np.empty((len(patches), 3), np.int64) for key in sizes(first)}
     for axis in range(3):
         extents, places = np.unique([patch[axis] for patch in patches], return_inverse=True)
-        along: dict[Key, list[int]] = {key: [] for key in found}
+        along: dict[Key, list[int]] = {key: [] for key in by_key}
         for extent in extents:
             patch = Vec3(*(int(extent) if axis == other else first[other] for other in range(3)))
             for key, size in sizes(patch).items():
                 along[key].append(size[axis])
         for key, listed in along.items():
-            found[key][:, axis] = np.array(listed)[places]
-    return found
+            by_key[key][:, axis] = np.array(listed)[places]
+    return by_key

@@ -145,8 +145,8 @@ class PricedCall:
         least = share * min((it for it in known if it is not None), default=inf)
         while self.least_waiting < min(least, cutoff, self._least_of_others):
             offer = self.price_next()
-            if offer and (found := self._in_pieces(offer)) is not None:
-                least = min(least, share * found)
+            if offer and (seconds := self._in_pieces(offer)) is not None:
+                least = min(least, share * seconds)
         self._without_offer = [
             it for it in self._without_offer if self._computes_fewer(it.primitive)
         ]

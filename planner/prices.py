@@ -139,9 +139,9 @@ class Prices:
         if key not in self._least_factors:
             powers = range(round(log2(items)) + 1)
             shapes = (Shape5.of(2**it, features, Vec3(1, 1, 1)) for it in powers)
-            found = frozenset(self._model.factors(operation, it) for it in shapes)
+            factors = frozenset(self._model.factors(operation, it) for it in shapes)
             # calls whose factors are the same share the function, and what is known by it
-            self._least_factors[key] = self._known_factors.setdefault(found, _least_of(found))
+            self._least_factors[key] = self._known_factors.setdefault(factors, _least_of(factors))
         return self._least_factors[key]
 
     def _in_pieces(self, offer: Offer, factor: LeastFactor) -> float | None:
@@ -189,9 +189,9 @@ class Prices:
         """
         return max(
             (
-                ROUNDED * found / -(-more // items)  # the number of calls for all of those items
+                ROUNDED * known / -(-more // items)  # the number of calls for all of those items
                 for faster in self._follows.get(name, ())
-                for more, found in seconds.get(faster, ())
+                for more, known in seconds.get(faster, ())
                 if more >= items
             ),
             default=0.0,
@@ -260,12 +260,12 @@ class Prices:
         if key not in self._bounds:
             sampled = self._sampled(operation, features, each)
             fastest = self._fastest(sampled)
-            found = [
+            bounds = [
                 (it.bound(fastest.get(type(it.primitive), 0.0), factor), it)
                 for it in reversed(sampled)
             ]
             # Of those with the same bound, the first is priced first, because others follow it.
-            self._bounds[key] = sorted(found, key=lambda it: -it[0])
+            self._bounds[key] = sorted(bounds, key=lambda it: -it[0])
         return self._bounds[key]
 
     def _fastest(self, sampled: Collection[Sampled]) -> dict[type[Primitive], float]:
@@ -274,14 +274,14 @@ class Prices:
         If a kind takes its time per item, its own primitives count. Otherwise all primitives count:
         the fastest shape of a whole image's transform is perhaps not sampled.
         """
-        found: dict[type[Primitive], float] = {}
+        least_of: dict[type[Primitive], float] = {}
         for it in sampled:
             if it.applies:
                 kind = type(it.primitive)
-                found[kind] = min(it.seconds, found.get(kind, inf))
-        of_all = min(found.values(), default=inf)
+                least_of[kind] = min(it.seconds, least_of.get(kind, inf))
+        of_all = min(least_of.values(), default=inf)
         others = {type(it.primitive) for it in sampled if it.primitive.name not in self._follows}
-        return {kind: of_all if kind in others else least for kind, least in found.items()}
+        return {kind: of_all if kind in others else least for kind, least in least_of.items()}
 
     def _sampled(self, operation: Operation, features: int, each: int) -> list[Sampled]:
         """Return all primitives, with their least seconds per output voxel over the sample.
@@ -296,18 +296,18 @@ class Prices:
             steps = self._steps(*key)
             most = max((step.shape_in.n for step in steps), default=0)
             largest = [step for step in steps if step.shape_in.n == most]
-            found: dict[str, Sampled] = {}
+            by_name: dict[str, Sampled] = {}
             for primitive in self._able(key[0]):
                 # Fewer items take no less time per item, and following primitives are never faster.
                 followed = self._follows.get(primitive.name, (primitive.name,))
-                known = [found[name].seconds for name in followed if name in found]
+                known = [by_name[name].seconds for name in followed if name in by_name]
                 least = Sampled(primitive, max(known, default=0.0), states_seconds=False)
                 if not least.seconds and primitive.name in self._follows:
                     least = self._sample_of(primitive, largest)
                 if not 0.0 < least.seconds < inf:  # it may apply to fewer items alone
                     least = self._sample_of(primitive, steps)
-                found[primitive.name] = least
-            self._least[key] = list(found.values())
+                by_name[primitive.name] = least
+            self._least[key] = list(by_name.values())
         return self._least[key]
 
     def _steps(self, operation: Operation, features: int, each: int) -> list[Step]:
@@ -317,15 +317,15 @@ class Prices:
 
     def _sample_of(self, primitive: Primitive, steps: Iterable[Step]) -> Sampled:
         """Return a primitive after its least seconds per output voxel over some steps."""
-        found = Sampled(primitive, inf, states_seconds=False)
+        fastest = Sampled(primitive, inf, states_seconds=False)
         for step in steps:
             shape, out = step.shape_in, step.shape_out
             if primitive.out_shape(step.operation, shape) == out:
                 cost = primitive.cost(step.operation, shape)
                 seconds = built_in_seconds(primitive, cost) / (out.n * out.size.volume)
-                if seconds < found.seconds:
-                    found = Sampled(primitive, seconds, states_seconds=cost.seconds is not None)
-        return found
+                if seconds < fastest.seconds:
+                    fastest = Sampled(primitive, seconds, states_seconds=cost.seconds is not None)
+        return fastest
 
 
 def _least_of(factors: Collection[Factors]) -> LeastFactor:

@@ -44,12 +44,12 @@ def _repriced(step: Step, catalogue: Catalogue, model: CostModel) -> Step:
         case str(name):
             seconds, error = estimate(name, step.shape_in)
         case InTurn(pieces):
-            found = [
+            prices = [
                 (it.times, *estimate(it.primitive, step.shape_in._replace(n=it.items)))
                 for it in pieces
             ]
-            seconds = sum(times * each for times, each, _ in found)
-            error = sum(times * each * error for times, each, error in found) / seconds
+            seconds = sum(times * each for times, each, _ in prices)
+            error = sum(times * each * error for times, each, error in prices) / seconds
         case _:
             return step
     return replace(step, seconds=seconds, error=error)

@@ -143,8 +143,8 @@ def _extend(
         ):
             extended = Segment(segment.device, segment.sub_batch, (*segment.steps, *steps))
             needed = {name for node in rest for name in node.inputs}
-            made = {**alive, steps[-1].gives: steps[-1].shape_out}
-            still = {name: shape for name, shape in made.items() if name in needed}
+            still_alive = {**alive, steps[-1].gives: steps[-1].shape_out}
+            still = {name: shape for name, shape in still_alive.items() if name in needed}
             yield from _extend(
                 before, extended, rest, still, left, fusible, in_place, again, beyond, swept=swept
             )

@@ -88,8 +88,8 @@ def views(search: Search, plan: Plan, families: Mapping[str, Collection[str]]) -
 def by_patch_size(search: Search, patches: Iterable[Vec3]) -> Iterator[Plan]:
     """Yield the fastest plan with each patch that fits."""
     for patch in patches:
-        if found := search.fastest_for(patch):
-            yield found
+        if plan := search.fastest_for(patch):
+            yield plan
 
 
 def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
@@ -108,15 +108,15 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
     least = min(most, undivided.smallest().device_memory.total)
     limits = {ceil(limit) for limit in at_equal_ratios(least, most, count)[:-1]} - {most}
     patches = list(near_cubes(search))
-    found = [plan]
+    plans = [plan]
     for limit in sorted(limits, reverse=True):
         limited = undivided.within(limit, kind)
         # a plan that is fastest under more memory is also fastest under less, if it fits
-        if found[-1].device_memory.total <= limit:
-            found.append(replace(found[-1], machine=limited.machine))
+        if plans[-1].device_memory.total <= limit:
+            plans.append(replace(plans[-1], machine=limited.machine))
         elif fastest := limited.fastest_of(patches):
-            found.append(fastest)
-    return found[::-1]
+            plans.append(fastest)
+    return plans[::-1]
 
 
 def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
@@ -143,15 +143,15 @@ def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
     best = plan_within(WELL_OFF * least)
     if best is None:
         return least
-    found = best
+    last = best
     for memory in reversed(at_equal_ratios(least, WELL_OFF * least, STEPS)[:-1]):
-        if device_bytes(found) <= memory:
+        if device_bytes(last) <= memory:
             continue  # the plan found fits
         plan = plan_within(memory)
         if plan is None or plan.seconds > 2 * best.seconds:
             break
-        found = plan
-    return max(least, device_bytes(found))
+        last = plan
+    return max(least, device_bytes(last))
 
 
 def best_split(search: Search) -> Plan | None:
@@ -165,11 +165,11 @@ def best_split(search: Search) -> Plan | None:
     if not places:
         return None
     some = cubes(search, at_equal_ratios(4, max(search.output), EDGES))
-    found = search.undivided().through(places).fastest_of(some)
-    if found is None:
+    quick = search.undivided().through(places).fastest_of(some)
+    if quick is None:
         return None
-    same = [it for it in places if it.layers_on_host == found.layers_on_host]
-    return next(iter(search.through(same).fastest(known=found)), found)
+    same = [it for it in places if it.layers_on_host == quick.layers_on_host]
+    return next(iter(search.through(same).fastest(known=quick)), quick)
 
 
 def _between(small: Vec3, large: Vec3) -> list[Vec3]:

@@ -50,19 +50,19 @@ def slots_that_fit(
         steps = options.relaxed(
             step, in_place=slot.in_place, copied_bytes=slot.copied_bytes, cutoff=cutoff
         )
-        found = slot.fitting(steps, allowed)
-        if not found.options:
+        fitting = slot.fitting(steps, allowed)
+        if not fitting.options:
             return []
-        slots.append(found)
+        slots.append(fitting)
     if not options.divides:
         return slots
     for index, slot in enumerate(bare):
         if slot.options[0].shape_in.n > 1:
             others = [*slots[:index], *slots[index + 1 :]]
-            found = _slot_with_pieces(slot, slots[index], others, options, allowed, limit)
-            if not found.options:
+            fitting = _slot_with_pieces(slot, slots[index], others, options, allowed, limit)
+            if not fitting.options:
                 return []
-            slots[index] = found
+            slots[index] = fitting
     return slots
 
 

@@ -83,10 +83,10 @@ class Space:
         on_host, on_gpu = (
             DeviceSearch(self.network, some.values(), self.model, self.division) for some in alone
         )
-        found: dict[Processor, DeviceSearch] = {HOST: on_host, GPU: on_gpu}
+        searches: dict[Processor, DeviceSearch] = {HOST: on_host, GPU: on_gpu}
         if any(isinstance(primitive, UsesGpu) for primitive in self.catalogue.values()):
-            found[HOST_USING_GPU] = self._search_host_using_gpu()
-        return found
+            searches[HOST_USING_GPU] = self._search_host_using_gpu()
+        return searches
 
     def _search_host_using_gpu(self) -> DeviceSearch:
         """Return the search for layers on the host that may compute on the GPU."""
@@ -126,12 +126,12 @@ class Space:
     @property
     def cut_points(self) -> list[CutPoint]:
         """The cut points to try, with and without layers on the host that use the GPU."""
-        found = [CutPoint(n) for n in cut_points(self.network, self._device)]
+        points = [CutPoint(n) for n in cut_points(self.network, self._device)]
         if HOST_USING_GPU in self._searches:
             using = cut_points_using_gpu(self.network, self.device)
-            found += [CutPoint(n, host_uses_gpu=True) for n in using]
+            points += [CutPoint(n, host_uses_gpu=True) for n in using]
         return [
-            it for it in found if self.allowed_cut_points is None or it in self.allowed_cut_points
+            it for it in points if self.allowed_cut_points is None or it in self.allowed_cut_points
         ]
 
     def predicted_by(self, model: CostModel) -> Self:
@@ -217,7 +217,7 @@ class Space:
 
     def among(self, primitives: Collection[str]) -> Self:
         """Return the search among some of the primitives, given by name."""
-        some = {name: found for name, found in self.catalogue.items() if name in primitives}
+        some = {name: primitive for name, primitive in self.catalogue.items() if name in primitives}
         other = self._with_searches(lambda search: search.among(some.values()))
         other.catalogue = some
         return other

@@ -169,7 +169,7 @@ class StepOptions:
         if not self.divides:
             return self.whole(step, in_place=in_place, copied_bytes=copied_bytes, cutoff=cutoff)
         key = _step_key(step, in_place, copied_bytes)
-        known, found = self._relaxed.get(key, (0.0, ()))
+        known, options = self._relaxed.get(key, (0.0, ()))
         if known < cutoff:
             batch, arrays = step.shape_in.n, step.shape_in.nbytes + step.shape_out.nbytes
             pieces = [
@@ -183,9 +183,9 @@ class StepOptions:
                 for memory in (offer.cost.memory,)
             ]
             whole = self.whole(step, in_place=in_place, copied_bytes=copied_bytes, cutoff=cutoff)
-            found = _pareto([*whole, *pieces], in_place, copied_bytes)
-            self._relaxed[key] = cutoff, found
-        return found
+            options = _pareto([*whole, *pieces], in_place, copied_bytes)
+            self._relaxed[key] = cutoff, options
+        return options
 
     def whole(
         self, step: Step, *, in_place: bool = False, copied_bytes: int = 0, cutoff: float = inf
@@ -200,11 +200,11 @@ class StepOptions:
             cutoff: the seconds of the slowest option wanted. The result may contain slower ones.
         """
         key = _step_key(step, in_place, copied_bytes)
-        known, found = self._known_whole.get(key, (0.0, ()))
+        known, options = self._known_whole.get(key, (0.0, ()))
         if known < cutoff:
-            found = _pareto(list(self._undivided(step, cutoff)), in_place, copied_bytes)
-            self._known_whole[key] = cutoff, found
-        return found
+            options = _pareto(list(self._undivided(step, cutoff)), in_place, copied_bytes)
+            self._known_whole[key] = cutoff, options
+        return options
 
     def __len__(self) -> int:
         """Return the number of prices worked out so far. Pricing dominates a search's time."""
@@ -227,14 +227,14 @@ class StepOptions:
             for items in piece_sizes(shape.n, self._division)
             for offer in self._piece_offers(step, items, cutoff)
         ]
-        for found in listings(shape.n, whole, pieces, limit):
-            costs = ((times, offer.cost) for times, offer in found.taken)
+        for listing in listings(shape.n, whole, pieces, limit):
+            costs = ((times, offer.cost) for times, offer in listing.taken)
             yield replace(
                 step,
-                primitive=found.primitive.composition,
+                primitive=listing.primitive.composition,
                 cost=cost_of_pieces(costs, shape.nbytes + out.nbytes),
-                seconds=found.seconds,
-                error=found.error,
+                seconds=listing.seconds,
+                error=listing.error,
             )
 
     def _piece_offers(self, step: Step, items: int, cutoff: float) -> list[Offer]:

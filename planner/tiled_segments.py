@@ -47,11 +47,11 @@ def tiled_segments(
         fusible_packed: the fusions to try if values are packed.
     """
     alone = BlockSteps.layer_by_layer(nodes, storage)
-    found = list[BlockSteps]()
+    tried = list[BlockSteps]()
     every = fused(alone, fusible, options, always=True)
     for steps in (fused(alone, fusible, options), every, alone):
-        if steps not in found:
-            found.append(steps)
+        if steps not in tried:
+            tried.append(steps)
             yield tiled_segment(steps, device)
     if parts and (packed := packed_values(alone, options.prices.applies, parts)).new:
         steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
@@ -112,5 +112,5 @@ def _after(
 
 def least_seconds(steps: Iterable[Step], options: StepOptions) -> float:
     """Return the least seconds of bare steps; infinite if no primitive computes one of them."""
-    found = (options.whole(step, in_place=True) for step in steps)
-    return sum(each[0].seconds if each else inf for each in found)
+    options_of = (options.whole(step, in_place=True) for step in steps)
+    return sum(each[0].seconds if each else inf for each in options_of)

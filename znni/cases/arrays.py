@@ -64,15 +64,15 @@ class Stacked:
         """Return a part (f, z, y, x)."""
         wanted, *box = key
         maps = range(*wanted.indices(self.shape[0]))
-        found = np.empty((len(maps), *_box(box, self.shape[1:]).size), self.dtype)
+        part = np.empty((len(maps), *_box(box, self.shape[1:]).size), self.dtype)
         before = 0
         for array, count in zip(self._arrays, self._maps, strict=True):
             own = slice(max(maps.start - before, 0), min(maps.stop - before, count))
             if own.start < own.stop:
                 at = before + own.start - maps.start
-                found[at : at + own.stop - own.start] = array[own, *box]
+                part[at : at + own.stop - own.start] = array[own, *box]
             before += count
-        return found
+        return part
 
 
 class OneHot:
@@ -95,10 +95,10 @@ class OneHot:
         maps, *box = key
         labels = np.asarray(self._array[slice(None), *box])[0]
         wanted = self._labels[maps]
-        found = np.empty((len(wanted), *labels.shape), self.dtype)
-        for one, label in zip(found, wanted, strict=True):
+        part = np.empty((len(wanted), *labels.shape), self.dtype)
+        for one, label in zip(part, wanted, strict=True):
             np.equal(labels, label, out=one)
-        return found
+        return part
 
 
 class Turn(NamedTuple):
@@ -155,12 +155,12 @@ class Turned:
             start, stop, _ = part.indices(extent)
             turned = (extent - stop, extent - start) if self._turn.reversed[axis] else (start, stop)
             wanted[self._turn.axes[axis]] = slice(*turned)
-        found = np.asarray(self._array[maps, *wanted])
-        found = found.transpose(0, *(axis + 1 for axis in self._turn.axes))
+        oriented = np.asarray(self._array[maps, *wanted])
+        oriented = oriented.transpose(0, *(axis + 1 for axis in self._turn.axes))
         back = tuple(
             axis + 1 for axis, is_reversed in enumerate(self._turn.reversed) if is_reversed
         )
-        return np.flip(found, back) if back else found
+        return np.flip(oriented, back) if back else oriented
 
 
 class Pasted:
@@ -187,14 +187,14 @@ class Pasted:
         maps, *box = key
         wanted = _box(box, self.shape[1:])
         around = self._around[maps]
-        found = np.empty((len(around), *wanted.size), self.dtype)
-        for one, value in zip(found, around, strict=True):
+        part = np.empty((len(around), *wanted.size), self.dtype)
+        for one, value in zip(part, around, strict=True):
             one.fill(value)
         if common := wanted.intersection(self._box):
             inside = common.shifted(Vec3(0, 0, 0) - self._box.start)
             at = common.shifted(Vec3(0, 0, 0) - wanted.start)
-            found[:, *at.slices] = self._array[maps, *inside.slices]
-        return found
+            part[:, *at.slices] = self._array[maps, *inside.slices]
+        return part
 
 
 class Renumbered:
@@ -214,9 +214,9 @@ class Renumbered:
     def __getitem__(self, key: Slices, /) -> NDArray[Any]:
         """Return a part (1, z, y, x)."""
         labels = np.ascontiguousarray(self._array[key])
-        found = np.empty(labels.shape, self.dtype)
-        renumber(labels.ravel(), self._numbers, found.ravel())
-        return found
+        part = np.empty(labels.shape, self.dtype)
+        renumber(labels.ravel(), self._numbers, part.ravel())
+        return part
 
 
 class Overlaid:
@@ -234,7 +234,7 @@ class Overlaid:
     def __getitem__(self, key: Slices, /) -> NDArray[Any]:
         """Return a part (1, z, y, x)."""
         first, *others = self._arrays
-        found = np.array(first[key], order="C")
+        part = np.array(first[key], order="C")
         for array in others:
-            overlay(np.ravel(array[key]), found.ravel())
-        return found
+            overlay(np.ravel(array[key]), part.ravel())
+        return part

@@ -58,15 +58,15 @@ class ScanInMemory:
 
     def values(self, box: Box) -> NDArray[np.float64]:
         """Return the normalized values (f, z, y, x) of a box of the crop."""
-        made = self._values[:, *box.slices].astype(np.float64)
+        normal = self._values[:, *box.slices].astype(np.float64)
         for index, rule in enumerate(self._rules):
             if rule.clip is not None:
-                made[index].clip(*rule.clip, out=made[index])
-            made[index] -= rule.mean
-            made[index] /= rule.std
+                normal[index].clip(*rule.clip, out=normal[index])
+            normal[index] -= rule.mean
+            normal[index] /= rule.std
         if self._mask is not None:
-            made *= self._mask[box.slices]
-        return made
+            normal *= self._mask[box.slices]
+        return normal
 
     def bounds(self, separate: int | None) -> NDArray[np.float64]:
         """Return the least and the largest value of each map (f, 1, 2), or of its slices.
@@ -144,15 +144,15 @@ class ResampledScan:
             return self._scan.values(box)
         weights, ends = zip(*(self._along(axis, box) for axis in range(3)), strict=True)
         starts, stops = zip(*ends, strict=True)
-        made = self._scan.values(Box(Vec3(*starts), Vec3(*stops)))
+        resampled = self._scan.values(Box(Vec3(*starts), Vec3(*stops)))
         order = [axis for axis in range(3) if axis != change.separate]
         for axis in order:
-            made = _applied(weights[axis], made, axis + 1)
+            resampled = _applied(weights[axis], resampled, axis + 1)
         if change.steps is None and 3 in [change.orders[axis] for axis in order]:
-            made = self._clipped(made, starts)
+            resampled = self._clipped(resampled, starts)
         if change.separate is not None:
-            made = _applied(weights[change.separate], made, change.separate + 1)
-        return made
+            resampled = _applied(weights[change.separate], resampled, change.separate + 1)
+        return resampled
 
     def _clipped(self, values: NDArray[np.float64], starts: tuple[int, ...]) -> NDArray[np.float64]:
         separate = self._resampling.separate

@@ -87,11 +87,11 @@ class Blended:
         if self.onto and self.head is None and labels.of_maps and not labels.regions:
             return self._resampled_labels(self.onto, labels)
         maps = len(self.values) if self.head is None else len(self.head.bias)
-        found = np.empty((labels.features(maps), *self._size), labels.dtype)
+        result = np.empty((labels.features(maps), *self._size), labels.dtype)
         rows = max(1, LABEL_PIECE // (maps * self._size.x))
         for piece in Box(Vec3(0, 0, 0), self._size).cut(Vec3(1, rows, self._size.x)):
-            found[:, *piece.slices] = self._labels_of(self._output(piece), labels)
-        return found
+            result[:, *piece.slices] = self._labels_of(self._output(piece), labels)
+        return result
 
     def _resampled_labels(self, onto: Onto, labels: Labels) -> NDArray[Any]:
         """Return the labels (1, z, y, x) of the largest maps, which are never stored."""
@@ -99,8 +99,8 @@ class Blended:
 
         start, resampling, written = onto.start, onto.resampling, onto.written
         known = np.array(labels.of_maps, labels.dtype)
-        found = label_largest(self.values, start, resampling, written, known, threads=self.threads)
-        return found[np.newaxis]
+        made = label_largest(self.values, start, resampling, written, known, threads=self.threads)
+        return made[np.newaxis]
 
     @property
     def _size(self) -> Vec3:
@@ -133,9 +133,9 @@ class Blended:
         from znni.primitives.cpu.common.workers import workers
 
         weight, bias = _factors(self.head)
-        made = np.empty((len(bias), *values.shape[1:]), np.float32)
-        linear_maps(values, weight, bias, made, workers(self.threads))
-        return made
+        mixed = np.empty((len(bias), *values.shape[1:]), np.float32)
+        linear_maps(values, weight, bias, mixed, workers(self.threads))
+        return mixed
 
 
 def clear_unwanted(stored: NDArray[Any], wanted: NDArray[np.bool_] | None) -> None:

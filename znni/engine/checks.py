@@ -64,8 +64,8 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
                 first_layer = step.layers[0].name
                 taken = tuple(name for reader, name in step.reads if reader == first_layer)
                 shape = part.storage.shape_taken(first_layer, taken)
-            made = primitive.out_shape(step.operation, shape)
-            if step.shape_in != shape or step.shape_out != made:
+            out = primitive.out_shape(step.operation, shape)
+            if step.shape_in != shape or step.shape_out != out:
                 raise InvalidInput(
                     f"the plan's layer {step.operation.name} does not turn {step.shape_in} into "
                     f"{step.shape_out} with {step.primitive}; {PLAN_AGAIN}"

@@ -211,11 +211,11 @@ class Executor:
             for chosen in loop.choices():
                 crop = loop.crop(chosen)
                 x = self._backend.within(values, crop) if crop else values
-                made = self._launch(level, x, at[0], target)
-                if made is None:
+                last = self._launch(level, x, at[0], target)
+                if last is None:
                     continue
                 positions = loop.positions(Positions(at, given.stride), chosen)
-                results = Fragments(made, *positions)
+                results = Fragments(last, *positions)
                 if level + 1 < len(self._loops):
                     self._loop(level + 1, results, put, target)
                 else:
@@ -272,9 +272,9 @@ class Executor:
             writes = operation.writes
             if writes.array not in arrays and target:
                 arrays[writes.array] = target(operation.step.shape_out.n)
-            made = self._backend.call(prepared, given, self._output(operation, arrays, edge))
+            output = self._backend.call(prepared, given, self._output(operation, arrays, edge))
             if operation.late_at is not None:
-                arrays[writes.array] = made
+                arrays[writes.array] = output
             if operation.carried and self._carrier:
                 self._carrier.carry(arrays[writes.array], operation, passed)
         last = self._program.output if self._program.storage else operations[-1].operation.writes

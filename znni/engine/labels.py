@@ -57,14 +57,14 @@ class Labels:
             return (values > self.threshold).astype(self.dtype)
         known = np.array(self.of_maps, self.dtype)
         if self.regions:
-            found = np.zeros((1, *values.shape[1:]), self.dtype)
+            result = np.zeros((1, *values.shape[1:]), self.dtype)
             for label, region in zip(known, values, strict=True):
-                found[0][region > self.threshold] = label
-            return found
-        found = np.empty((1, *values.shape[1:]), self.dtype)
+                result[0][region > self.threshold] = label
+            return result
+        result = np.empty((1, *values.shape[1:]), self.dtype)
         for z in range(values.shape[1]):  # indices of a whole block would take eight bytes each
-            found[0, z] = known[values[:, z].argmax(axis=0)]
-        return found
+            result[0, z] = known[values[:, z].argmax(axis=0)]
+        return result
 
     def misfit(self, stored: NDArray[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return by how much values would have to change to give the stored labels.

@@ -50,11 +50,11 @@ def wanted_voxels(mask: Volume, box: Box) -> NDArray[np.bool_]:
     Raises:
         UnusableValues: the mask holds NaN in the box.
     """
-    found = np.empty(box.size, bool)
+    wanted = np.empty(box.size, bool)
     for piece in mask_pieces(box, mask.itemsize):
         values = _values(mask, piece)
-        found[piece.shifted(ZERO - box.start).slices] = values[0] != 0
-    return found
+        wanted[piece.shifted(ZERO - box.start).slices] = values[0] != 0
+    return wanted
 
 
 def mask_pieces(box: Box, itemsize: int) -> Iterator[Box]:
@@ -74,8 +74,8 @@ def _values(mask: Volume, piece: Box) -> NDArray[Any]:
     """Return the values of a piece of a mask, none of which may be NaN."""
     values = mask.read(piece)
     if values.dtype.kind == "f" and np.isnan(values.min()):
-        found = np.argwhere(np.isnan(values[0]))[0]
-        z, y, x = voxel = piece.start + Vec3(*map(int, found))
+        first = np.argwhere(np.isnan(values[0]))[0]
+        z, y, x = voxel = piece.start + Vec3(*map(int, first))
         raise UnusableValues(
             f"the mask holds nan at voxel z={z}, y={y}, x={x}; give 0 where no output is needed, "
             f"and another number where it is",

@@ -99,14 +99,14 @@ def read_stored(
 
 def _known_boxes(job: Job, scaling: InputScaling) -> list[Box]:
     """Return boxes of the volume. Outside of each box, the network sees zeros."""
-    found = []
+    boxes = []
     if scaling.box:
-        found.append(scaling.box)
+        boxes.append(scaling.box)
     elif job.pad == "constant":
-        found.append(Box(ZERO, job.volume))
+        boxes.append(Box(ZERO, job.volume))
     if job.whole:
-        found.append(Box(job.origin, job.origin + job.whole))
-    return found
+        boxes.append(Box(job.origin, job.origin + job.whole))
+    return boxes
 
 
 def _read(
@@ -159,9 +159,9 @@ def _read(
 
     def fill(pieces: list[Box]) -> None:
         for piece in pieces:
-            found = read(piece)
-            warn_of_large_integers(volume, found)
-            filling.take(piece, found)
+            values = read(piece)
+            warn_of_large_integers(volume, values)
+            filling.take(piece, values)
 
     joined = _joined(piece_extents, real_voxels.size, together)
     pieces = list(real_voxels.cut(joined))
@@ -177,8 +177,8 @@ def _read(
 
 def _read_before(volume: Volume, box: Box) -> ReadBox:
     """Read a box, and return a function that returns parts of it."""
-    found = volume.read(box)
-    return lambda piece: found[:, *piece.shifted(ZERO - box.start).slices]
+    values = volume.read(box)
+    return lambda piece: values[:, *piece.shifted(ZERO - box.start).slices]
 
 
 def _joined(piece: Vec3, size: Vec3, most: int) -> Vec3:
@@ -253,15 +253,15 @@ def _stretches(start: int, stop: int, extent: int, pad: Pad) -> tuple[_Stretch, 
         pad: what is seen beyond its edges.
     """
     source = _source(start, stop, extent, pad)
-    found, first = list[_Stretch](), 0
+    stretches, first = list[_Stretch](), 0
     steps = [*map(int, np.diff(source)), 0]
     while first < len(source):
         step, last = steps[first], first
         while last < len(source) - 1 and steps[last] == step:
             last += 1
-        found.append(_Stretch(first, last - first + 1, int(source[first]), step))
+        stretches.append(_Stretch(first, last - first + 1, int(source[first]), step))
         first = last + 1
-    return tuple(found)
+    return tuple(stretches)
 
 
 @lru_cache(maxsize=MOST_AXES)
@@ -349,13 +349,12 @@ def _not_finite(scaled: Float32, raw: NDArray[Any], start: Vec3) -> UnusableValu
         stored = np.isfinite(raw.astype(np.float32))  # what is clipped is finite afterwards
     first = np.unravel_index((np.isfinite(scaled) if stored.all() else stored).argmin(), raw.shape)
     z, y, x = voxel = start + Vec3(*map(int, first))
-    found = f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}"
+    said = f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}"
     if stored.all():
-        problem = f"{found}, which is infinite when scaled; change input: in the network file"
+        problem = f"{said}, which is infinite when scaled; change input: in the network file"
     else:
         problem = (
-            f"{found}; replace what is NaN, or infinite as float32, before running a network over "
-            f"it"
+            f"{said}; replace what is NaN, or infinite as float32, before running a network over it"
         )
     return UnusableValues(problem, voxel)
 

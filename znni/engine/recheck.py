@@ -116,17 +116,17 @@ def recheck(
     block = next((block for block in finished if not state.blocks.is_outside(block)), None)
     if block is None:
         return JobSeconds()
-    again, found = state_of_block(block, state, output, job)
+    again, check = state_of_block(block, state, output, job)
     spent = runner.run(again, smaller)
     network, labelled = runner.plans[-1].network, state.labels is not None
-    if not found.largest <= allowed_difference(network, accuracy, state.dtype, labelled):
+    if not check.largest <= allowed_difference(network, accuracy, state.dtype, labelled):
         of_what = "voxels" if labelled else "largest value"
         raise InvalidInput(
-            f"the finished block {block} comes out differently now, by {found.largest:.1g} of its "
+            f"the finished block {block} comes out differently now, by {check.largest:.1g} of its "
             f"{of_what}: the input, or something else that no run notes, is not what it was; "
             f"restore it, or give {option('resume', False)} to start afresh"
         )
-    if not found.same:
+    if not check.same:
         log.warning(
             "a finished block comes out the same but for rounding, as by another processor or "
             "library, or where a sweep begins: the output will be as accurate, and not the same "
@@ -147,10 +147,14 @@ def state_of_block(
         job: which output is wanted.
     """
     only = Remaining(job, [(Box(Vec3(0, 0, 0), job.output), True), (block, False)])
-    found = Comparison(output, ROUNDING[state.dtype][1], state.labels is not None)
+    check = Comparison(output, ROUNDING[state.dtype][1], state.labels is not None)
     return replace(
-        state, blocks=state.blocks.unmasked(), output=found, remaining=only, progress=no_progress
-    ), found
+        state,
+        blocks=state.blocks.unmasked(),
+        output=check,
+        remaining=only,
+        progress=no_progress,
+    ), check
 
 
 def allowed_difference(

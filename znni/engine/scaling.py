@@ -43,10 +43,10 @@ class StoredScaling(NamedTuple):
 
     def scaled(self, stored: NDArray[Any]) -> Float32:
         """Return what the network sees of some known voxels (f, z, y, x)."""
-        made = np.empty(stored.shape, np.float32)
-        for values, planes, fixed in zip(stored, made, self.fixed, strict=True):
+        scaled_values = np.empty(stored.shape, np.float32)
+        for values, planes, fixed in zip(stored, scaled_values, self.fixed, strict=True):
             scale(values, planes, self.scaling, fixed, checks=False)
-        return made
+        return scaled_values
 
     def within(self, box: Box) -> StoredScaling:
         """Return the scaling of the part of the block in a box."""

@@ -107,17 +107,17 @@ def normalized(
             for maps, ranks in ranked.items():
                 for index in maps:
                     ranks.add_again(block[index])
-    found: dict[int, Fixed] = {}
+    by_map: dict[int, Fixed] = {}
     for maps, statistic in statistics.items():
-        found |= dict.fromkeys(maps, statistic.result())
+        by_map |= dict.fromkeys(maps, statistic.result())
     if like_nnunet and not scaling.crops:
         _warn_of_borders(occupied, volume.size)
     fixed = tuple(
-        rule if isinstance(rule, Fixed) else found[index] for index, rule in enumerate(rules)
+        rule if isinstance(rule, Fixed) else by_map[index] for index, rule in enumerate(rules)
     )
-    made = replace(scaling, statistics=() if scaling.has_numbers else fixed, box=crop)
-    log.info("the input is %s", made)
-    return network.scaled_by(made)
+    with_numbers = replace(scaling, statistics=() if scaling.has_numbers else fixed, box=crop)
+    log.info("the input is %s", with_numbers)
+    return network.scaled_by(with_numbers)
 
 
 def statistics_bytes(network: Network, volume: Volume) -> int:
@@ -283,12 +283,12 @@ def _value(key: int, dtype: np.dtype[Any]) -> float:
 
 def _warn_of_borders(occupied: Sequence[Box], size: Vec3) -> None:
     """Warn of borders that nnU-Net cuts off before it normalizes and places windows."""
-    found = _around(occupied, size)
-    if found.size != size:
+    borders = _around(occupied, size)
+    if borders.size != size:
         log.warning(
             "all maps are 0 outside of %s. nnU-Net cuts such borders off before it normalizes and "
             "places windows: give input: {crop: nonzero} in the network file to get its values",
-            found,
+            borders,
         )
 
 

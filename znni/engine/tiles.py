@@ -81,7 +81,7 @@ class Job:
         before = self.first // self.alignment * self.alignment - self.first
         counts = (self.output - before).ceil_div(patch)
         at, end = (counts.volume * part // shares for part in (index, index + 1))
-        found = []
+        boxes = []
         while at < end:
             start = Vec3(*map(int, np.unravel_index(at, counts)))
             row, layer = counts.x, counts.y * counts.x
@@ -93,8 +93,8 @@ class Job:
                 size = Vec3(1, 1, min(end - at, counts.x - start.x))
             at += size.volume
             low, high = before + start * patch, before + (start + size) * patch
-            found.append(Box(low.maximum(ZERO), high.minimum(self.output)))
-        return found
+            boxes.append(Box(low.maximum(ZERO), high.minimum(self.output)))
+        return boxes
 
 
 def make_job(

@@ -78,9 +78,9 @@ class VolumeRunner:
             gc.collect()  # what the failed patch held, wherever tracebacks still refer to it
             failed = self.plans[-1]
             with stopwatch.during("building"):
-                found = smaller(failed, short)
-            self.plans.append(found)
-            _tell(failed, found, short, remaining.voxels / remaining.total)
+                smaller_plan = smaller(failed, short)
+            self.plans.append(smaller_plan)
+            _tell(failed, smaller_plan, short, remaining.voxels / remaining.total)
         return stopwatch.seconds
 
     @contextmanager

@@ -202,8 +202,8 @@ class BlendedWindows:
                 continue
             if not any(self._is_wanted(block, self._box(start)) for start, _ in group):
                 continue
-            made = compute(self._input(block, group))
-            for output, (start, axes) in zip(made, group, strict=False):
+            outputs = compute(self._input(block, group))
+            for output, (start, axes) in zip(outputs, group, strict=False):
                 sums.add(output, start, axes)
         if end > next_start:
             self._kept = _SumsForNext(sums.after(next_start - blended.start.x), blended, next_start)

@@ -137,8 +137,8 @@ def convert(
     check_writable(out, source, overwrite=overwrite)
     template = load_network(like) if isinstance(like, str | Path) else like
     name = template.name if template else out.stem
-    made, parity, sample, notes = _made(source, template, name, compute, axes)
-    write_network(out, made, _named(source))
+    folded, parity, sample, notes = _made(source, template, name, compute, axes)
+    write_network(out, folded, _named(source))
     return Imported(load_network(out), out, parity, notes, sample, axes)
 
 
@@ -153,8 +153,8 @@ def network_of(source: Any, compute: Compute) -> tuple[Network, Weights]:
         InvalidInput: the source cannot be read.
         RunFailed: the network differs from the original.
     """
-    made, *_ = _made(source, None, _named(source), compute)
-    return made.network, made.weights
+    folded, *_ = _made(source, None, _named(source), compute)
+    return folded.network, folded.weights
 
 
 def _named(source: object) -> str:
@@ -173,8 +173,8 @@ def _made(
             found = replace(found, settings=_completed(found.settings, like))
         found = _in_axes(found, axes)
         settings = found.settings
-        made = fold(name, found.graph, "its weights", settings.scaling)
-        made = replace(made, network=_with(made.network, settings))
+        folded = fold(name, found.graph, "its weights", settings.scaling)
+        folded = replace(folded, network=_with(folded.network, settings))
     except NotExpressed as error:
         said = f"{_named(source)}: {own_library_advice(source)}{error.why}"
         raise NotExpressed(said, error.why) from error.__cause__
@@ -183,11 +183,11 @@ def _made(
     original, notes = found.original, found.notes
     if found.graph.margin != NO_PADDING:
         notes = (*notes, WITHOUT_CROP)
-    if made.stride != ONE:
-        notes = (*notes, SLIDES.format(stride=made.stride))
-    parity = compare(made, original, compute) if isinstance(original, Original) else original
-    sample = compare_sample(made, found.sample, original, compute) if found.sample else None
-    return made, parity, sample, notes
+    if folded.stride != ONE:
+        notes = (*notes, SLIDES.format(stride=folded.stride))
+    parity = compare(folded, original, compute) if isinstance(original, Original) else original
+    sample = compare_sample(folded, found.sample, original, compute) if found.sample else None
+    return folded, parity, sample, notes
 
 
 def _in_axes(found: Found, axes: str) -> Found:

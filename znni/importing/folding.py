@@ -126,9 +126,9 @@ class _Folding:
         """Return the value of a new layer, which also stands for parts of the source before it."""
         maps = operation.layer.maps_from(*(value.maps for value in read))
         origins = [*before, operation.origin]
-        made = OpenLayer(operation, tuple(value.made for value in read), maps, origins)
-        self.layers.append(made)
-        return _Value(made, maps, (*chain, made))
+        layer = OpenLayer(operation, tuple(value.made for value in read), maps, origins)
+        self.layers.append(layer)
+        return _Value(layer, maps, (*chain, layer))
 
     def _done(self, value: _Value) -> _Value:
         """Return a value whose factor and shift are applied, by a layer of their own."""
@@ -199,7 +199,7 @@ def fold(name: str, graph: Graph, source: str, scaling: InputScaling) -> Folded:
     outputs = [folding.output(name) for name in graph.outputs]
     if len(outputs) > 1:
         joined = Layered(Concat("the outputs"), name=OUTPUTS)
-        maps = sum(made.maps for made in outputs)
+        maps = sum(output.maps for output in outputs)
         folding.layers.append(OpenLayer(joined, tuple(outputs), maps, [joined.origin]))
     return _named(name, graph.maps, folding.layers, source, scaling)
 
@@ -216,11 +216,11 @@ def _needed(graph: Graph) -> list[GraphStep]:
 
 def _take_in(value: _Value, step: Layered | Nonlinearity) -> bool:
     """Let a layer before a value take in what is done to it next, and return whether one does."""
-    for made in reversed(value.chain):
-        if made.takes(step):
-            made.take(step)
+    for earlier in reversed(value.chain):
+        if earlier.takes(step):
+            earlier.take(step)
             return True
-        if not made.passes(step):
+        if not earlier.passes(step):
             return False
     return False
 
@@ -233,30 +233,30 @@ def _named(
     name: str, in_features: int, folded: list[OpenLayer], source: str, scaling: InputScaling
 ) -> Folded:
     """Return the folded layers with names, in float32."""
-    dense = all(is_dense(made.operation) for made in folded)
+    dense = all(is_dense(open_layer.operation) for open_layer in folded)
     nodes: list[Node] = []
     called: dict[int, str] = {}
     arrays: dict[str, ConvWeights] = {}
     count = Counter[str]()
-    for made in folded:
-        if dense and isinstance(made.operation.layer, Affine):
-            made.operation = pointwise(made.operation)
-        kind = kind_of(made.operation.layer)
+    for open_layer in folded:
+        if dense and isinstance(open_layer.operation.layer, Affine):
+            open_layer.operation = pointwise(open_layer.operation)
+        kind = kind_of(open_layer.operation.layer)
         count[kind] += 1
-        called[id(made)] = made.operation.name or f"{kind}{count[kind]}"
-        changes: dict[str, Any] = {"name": called[id(made)]}
-        if act := made.activation:
+        called[id(open_layer)] = open_layer.operation.name or f"{kind}{count[kind]}"
+        changes: dict[str, Any] = {"name": called[id(open_layer)]}
+        if act := open_layer.activation:
             changes |= {"activation": act.kind, "slope": act.slope}
-        layer = changed(made.operation, **changes).layer
-        inputs = tuple(INPUT if read is None else called[id(read)] for read in made.inputs)
+        layer = changed(open_layer.operation, **changes).layer
+        inputs = tuple(INPUT if read is None else called[id(read)] for read in open_layer.inputs)
         nodes.append(Node(layer, inputs))
-        if own := made.weights:
+        if own := open_layer.weights:
             arrays[layer.name] = own
     sliding = slid(nodes, nodes[-1].name)
     network = Network(name, in_features, sliding.nodes, nodes[-1].name, scaling)
     origins = {
-        node.name: ", ".join(dict.fromkeys(made.origins))
-        for node, made in zip(nodes, folded, strict=True)
+        node.name: ", ".join(dict.fromkeys(open_layer.origins))
+        for node, open_layer in zip(nodes, folded, strict=True)
     }
     if network.is_tiled:
         lost = context(network)  # raises an error if its layers do not fit together

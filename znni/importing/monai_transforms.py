@@ -73,22 +73,22 @@ def steps_before(transforms: Iterable[Component]) -> Before:
     Raises:
         InvalidInput: a transform, an argument or an order is not known here.
     """
-    found = Before()
+    steps = Before()
     for transform in transforms:
         name = plain_name(transform.name)
         match name:
             case "Orientation":
-                _check_first(found, transform)
-                found.orientation = _orientation(transform)
+                _check_first(steps, transform)
+                steps.orientation = _orientation(transform)
             case "Spacing":
-                _check_first(found, transform)
-                found.spacing, found.order = _spacing(transform)
+                _check_first(steps, transform)
+                steps.spacing, steps.order = _spacing(transform)
             case "ScaleIntensityRange":
-                found.values.append(_scale_range(transform))
+                steps.values.append(_scale_range(transform))
             case "ScaleIntensity":
-                found.values.append(_stretch(transform))
+                steps.values.append(_stretch(transform))
             case "NormalizeIntensity":
-                found.values.append(_standardize(transform))
+                steps.values.append(_standardize(transform))
             case _ if name in LOADING:
                 _check_type(transform)
             case _:
@@ -96,7 +96,7 @@ def steps_before(transforms: Iterable[Component]) -> Before:
                     f"its preprocessing has {transform.name}, which znni does not have; known are "
                     f"{', '.join(KNOWN_BEFORE)}"
                 )
-    return found
+    return steps
 
 
 def _check_first(found: Before, transform: Component) -> None:
@@ -211,28 +211,28 @@ def steps_after(transforms: Iterable[Component], before: Before) -> After:
     Raises:
         InvalidInput: a transform, an argument or an order is not known here.
     """
-    found, discrete = After(), False
+    steps, discrete = After(), False
     for transform in transforms:
         name = plain_name(transform.name)
         match name:
             case "Activations":
-                if discrete or (found.order is not None and found.order > 0):
+                if discrete or (steps.order is not None and steps.order > 0):
                     raise InvalidInput(
                         "its postprocessing has Activations after Invert or AsDiscrete; znni "
                         "applies them before"
                     )
-                found.activation = _activation(transform)
+                steps.activation = _activation(transform)
             case "Invert":
-                found.order = _inverted(transform, before, discrete=discrete)
+                steps.order = _inverted(transform, before, discrete=discrete)
             case "AsDiscrete":
-                found.masks, discrete = _discrete(transform), True
+                steps.masks, discrete = _discrete(transform), True
             case "KeepLargestConnectedComponent":
-                if not discrete or (before.spacing and found.order is None):
+                if not discrete or (before.spacing and steps.order is None):
                     raise InvalidInput(
                         f"its postprocessing has {transform.name} before Invert or AsDiscrete; "
                         f"znni finds components of labels, in the scan's voxels"
                     )
-                found.largest, found.together = _largest(transform)
+                steps.largest, steps.together = _largest(transform)
             case _ if name in SAVING:
                 pass
             case _:
@@ -242,14 +242,14 @@ def steps_after(transforms: Iterable[Component], before: Before) -> After:
                 )
     if not discrete:
         raise InvalidInput("its postprocessing has no AsDiscrete; znni writes labels or masks")
-    if found.order is None and (before.spacing or before.orientation != "stored"):
+    if steps.order is None and (before.spacing or before.orientation != "stored"):
         raise InvalidInput(
             "its postprocessing has no Invert, so it saves labels in other voxels than the scan's; "
             "znni writes them in the scan's"
         )
-    if found.order == 0 and found.masks is None:  # the largest map is the same
-        found.activation = "identity"
-    return found
+    if steps.order == 0 and steps.masks is None:  # the largest map is the same
+        steps.activation = "identity"
+    return steps
 
 
 def _activation(transform: Component) -> BlendedActivation:

@@ -61,17 +61,17 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
         (taken,) = node.inputs
         given, layer = waiting[taken].pop(), node.layer
         if isinstance(layer, Pool):
-            made = _pooled(given, layer)
+            values = _pooled(given, layer)
         elif not isinstance(layer, Conv):
             raise ValueError(f"network {network.name} is tiled; use tiled_at")
         else:
-            made = _convolved(given, layer, weights[layer.name])
+            values = _convolved(given, layer, weights[layer.name])
             if layer is network.convolutions[-1]:
-                sums = list(made)
-                made = iter(sums)
-            made = _activated(made, layer)
+                sums = list(values)
+                values = iter(sums)
+            values = _activated(values, layer)
         copies = uses[node.name] + (node.name == network.output)
-        waiting[node.name] = list[Planes](tee(made, copies))
+        waiting[node.name] = list[Planes](tee(values, copies))
     (plane,) = waiting[network.output].pop()
     return AtVoxel(plane[:, 0, 0], max(float(np.abs(plane).max()) for plane in sums))
 
@@ -251,15 +251,15 @@ class WindowsAt:
         starts = list(self._window.touching(Box(at, at + 1)))
         if not starts:  # the input is cropped to others
             return AtVoxel(np.zeros(self._network.out_features), 0.0)
-        self._kept = {start: made for start, made in self._kept.items() if start in starts}
+        self._kept = {start: output for start, output in self._kept.items() if start in starts}
         total = np.zeros(self._network.out_features)
         counted = largest = 0.0
         for start in starts:
-            for made in self._kept.setdefault(start, []) or self._computed(start):
+            for output in self._kept.setdefault(start, []) or self._computed(start):
                 counts = self._importance[at - start]
-                total += counts * made[:, *(at - start)]
+                total += counts * output[:, *(at - start)]
                 counted += counts
-                largest = max(largest, float(np.abs(made).max()))
+                largest = max(largest, float(np.abs(output).max()))
         mean = (total / counted).reshape(1, -1, 1, 1, 1)
         return AtVoxel(activation(mean, self._window.activation).ravel(), largest)
 
@@ -268,8 +268,8 @@ class WindowsAt:
         seen = self._seen(Box(start, start + self._window.size))
         for axes in self._window.flips:
             flipped = tuple(axis + 1 for axis in axes)
-            made = output_at_once(self._network, self._weights, np.flip(seen, flipped))
-            self._kept[start].append(np.flip(made, flipped))
+            output = output_at_once(self._network, self._weights, np.flip(seen, flipped))
+            self._kept[start].append(np.flip(output, flipped))
             self._computed_one()
         return self._kept[start]
 

@@ -41,8 +41,8 @@ def prepare(
             layers are made ready while it reads the first blocks.
     """
     if plan.workers == 1:
-        made = partial(prepare_alone, plan, weights, measured, stored.dtype)
-        return ThisProcess(plan, made, allocator_for(plan))
+        make = partial(prepare_alone, plan, weights, measured, stored.dtype)
+        return ThisProcess(plan, make, allocator_for(plan))
     from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
     from znni.inference.worker_runner import prepare_on_gpu
 
@@ -51,8 +51,8 @@ def prepare(
         network = shared_out(plan.network, plan.workers)
         machine = replace(plan.machine, gpus=(gpu,), used_gpus=1)
         alone = replace(plan, network=network, machine=machine)
-        made = partial(prepare_on_gpu, alone, weights, dtype=stored.dtype)
-        members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu.number)))
+        make = partial(prepare_on_gpu, alone, weights, dtype=stored.dtype)
+        members.append(Member(f"the worker of GPU {gpu.number}", make, seeing_only(gpu.number)))
     return Fleet(plan, members, stored, waiting)
 
 

@@ -301,24 +301,24 @@ def _attributes(
 
     If a volume of another program is copied in part, the copy notes where in it that part lies.
     """
-    found: dict[str, Any] = {}
+    noted: dict[str, Any] = {}
     start, extents = _three(volume, "voxel_offset"), _three(volume, "source_extents")
     if start is None or extents is None:
         start, extents = ZERO, volume.size
     if volume.attribute("znni_version") is None and extents != box.size:
-        found = {"voxel_offset": start + box.start, "source_extents": extents}
+        noted = {"voxel_offset": start + box.start, "source_extents": extents}
     elif volume.attribute("znni_version") is not None:
-        found = {name: _plain(value) for name, value in volume.attributes().items()}
-        offset = found.get("voxel_offset")
+        noted = {name: _plain(value) for name, value in volume.attributes().items()}
+        offset = noted.get("voxel_offset")
         if isinstance(offset, list | tuple) and len(offset) == 3:
             start = Vec3(*map(int, offset)) + box.start
-            found |= {"voxel_offset": start, "roi": str(Box(start, start + box.size))}
+            noted |= {"voxel_offset": start, "roi": str(Box(start, start + box.size))}
         for own in ("pyramid", NAMES):  # the copy may have others
-            found.pop(own, None)
+            noted.pop(own, None)
         if values.labels:
-            found |= _label_attributes(values, found)
-        found["scale"] = 1 / 255 if values.scales else 1.0 if _unscaled(values) else values.scale
-    return found | {"exported_from": source}
+            noted |= _label_attributes(values, noted)
+        noted["scale"] = 1 / 255 if values.scales else 1.0 if _unscaled(values) else values.scale
+    return noted | {"exported_from": source}
 
 
 def _three(volume: ArrayVolume, name: str) -> Vec3 | None:

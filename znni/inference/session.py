@@ -114,15 +114,15 @@ class Session:
         """Return the plan kept for such a job; else check the given one, or find the fastest."""
         job = _job(required), given is None
         with self._planning:
-            found = self._plans.pop(job, None)
-            if found is None:
+            plan = self._plans.pop(job, None)
+            if plan is None:
                 here = self._within_limits(required)
-                found = self._plans_ahead.pop(job, None) or self._found(given, here)
+                plan = self._plans_ahead.pop(job, None) or self._found(given, here)
                 if given is None:
-                    found = self._measured_plan(found, here)
+                    plan = self._measured_plan(plan, here)
             if self.keeps:
-                self._keep_plan(job, found)
-        return found.normalized_as(required.network)
+                self._keep_plan(job, plan)
+        return plan.normalized_as(required.network)
 
     def plan_ahead(self, required: Requirements) -> Plan:
         """Return the plan of a run whose input does not exist yet. The run then finds it here.
@@ -131,13 +131,13 @@ class Session:
         """
         job = _job(required), True
         with self._planning:
-            found = self._plans.get(job) or self._plans_ahead.get(job)
-            if found is None:
-                found = self._found(None, self._within_limits(required))
-                self._plans_ahead[job] = found
+            plan = self._plans.get(job) or self._plans_ahead.get(job)
+            if plan is None:
+                plan = self._found(None, self._within_limits(required))
+                self._plans_ahead[job] = plan
                 while len(self._plans_ahead) > MOST_PLANS:
                     self._plans_ahead.popitem(last=False)
-        return found
+        return plan
 
     def expected(self, plan: Plan) -> Plan:
         """Return a plan with the seconds that a run is expected to take here, as ``as_here``."""
@@ -178,17 +178,17 @@ class Session:
         def prepared(plan: Plan) -> Processes:
             return prepare(plan, weights, measured, stored, self._take_waiting())
 
-        made = stored.dtype, stored.label_maps, stored.label_itemsize
-        return prepared, (made, weights.sha256)  # other networks may have equal layers
+        output = stored.dtype, stored.label_maps, stored.label_itemsize
+        return prepared, (output, weights.sha256)  # other networks may have equal layers
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Release all that is kept, and return a plan that takes less memory than a failed one."""
         self.processes.clear()
-        found = smaller_plan(failed, short, required)
+        plan = smaller_plan(failed, short, required)
         for job in ((_job(required), False), (_job(required), True)):
             if job in self._plans:
-                self._keep_plan(job, found)
-        return found
+                self._keep_plan(job, plan)
+        return plan
 
     def releasing(self, runner: VolumeRunner) -> AbstractContextManager[None]:
         """Give back the memory of a plan whose blocks are all computed, if no run follows.

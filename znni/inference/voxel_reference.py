@@ -66,13 +66,13 @@ def _scaled(read: NDArray[np.float32], scaling: InputScaling) -> NDArray[np.floa
     """Return stored values (f, z, y, x) as the network's input."""
     if not scaling.normalize:
         return read * np.float32(scaling.scale) + np.float32(scaling.offset)
-    made = np.zeros_like(read)
-    for one, given, values in zip(scaling.fixed(len(read)), read, made, strict=True):
+    scaled = np.zeros_like(read)
+    for one, given, values in zip(scaling.fixed(len(read)), read, scaled, strict=True):
         clipped = given if one.clip is None else given.clip(*one.clip)
         values[:] = (clipped.astype(np.float64) - one.mean) / one.std
     if scaling.within == "nonzero":
-        made *= read.any(axis=0)
-    return made
+        scaled *= read.any(axis=0)
+    return scaled
 
 
 def _seen_from(position: int, extent: int, pad: Pad) -> int:

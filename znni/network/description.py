@@ -110,7 +110,9 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
         case Multiply(is_gate=True):
             yield f"multiply {made} by a gate"
         case _:
-            yield f"{layer.kind} to {made}" if isinstance(layer, Concat) else f"{layer.kind} {made}"
+            yield (
+                f"{layer.kind} to {made}" if isinstance(layer, Concat) else f"{layer.kind} {made}"
+            )
     match layer:
         case Pool() | GlobalPool() | Upsample() | PadLayer() | Concat() | Model():
             return

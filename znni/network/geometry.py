@@ -191,8 +191,8 @@ def with_window(network: Network, window: Window) -> Network:
         else node
         for node in network.nodes
     )
-    made = replace(network, nodes=tuple(nodes), window=window)
-    for model in made.models:
+    windowed = replace(network, nodes=tuple(nodes), window=window)
+    for model in windowed.models:
         if model.fixed not in (None, window.size):
             raise InvalidInput(
                 f"{model.given} takes windows of {model.fixed} only, and {window.size} are asked "
@@ -200,22 +200,22 @@ def with_window(network: Network, window: Window) -> Network:
                 f"layers are known, or export it with free extents (dynamic_axes of "
                 f"torch.onnx.export, dynamic_shapes of torch.export)"
             )
-    size, suited = window.size, whole_input(made, window.size)
+    size, suited = window.size, whole_input(windowed, window.size)
     if suited != size:
-        below = (size // made.alignment * made.alignment).maximum(1)
-        smaller = f" or {below}" if whole_input(made, below) == below else ""
+        below = (size // windowed.alignment * windowed.alignment).maximum(1)
+        smaller = f" or {below}" if whole_input(windowed, below) == below else ""
         raise InvalidInput(
             f"network {network.name} cannot be computed in windows of {size}, because its "
             f"poolings or joins do not fit; give {suited}{smaller}"
         )
-    given = whole_sizes(made, size)[network.output]
+    given = whole_sizes(windowed, size)[network.output]
     if given != size:
         raise InvalidInput(
             f"network {network.name} gives {given} voxels for a window of {size}, and windows are "
             f"blended only if they keep their size; compute it over the whole volume, without "
             f"windows"
         )
-    return made
+    return windowed
 
 
 def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
@@ -394,6 +394,6 @@ def reads_of(node: Node, box: Box, sizes: Mapping[str, Vec3]) -> tuple[Box, ...]
     taken = node.layer.reads(box)
     if not isinstance(node.layer, Join):
         return (taken,)
-    made = node.layer.size_from(*(sizes[name] for name in node.inputs))
-    aligned = [taken.shifted((sizes[name] - made) // 2) for name in node.aligned]
+    size = node.layer.size_from(*(sizes[name] for name in node.inputs))
+    aligned = [taken.shifted((sizes[name] - size) // 2) for name in node.aligned]
     return *aligned, *[Box(ZERO, sizes[name]) for name in node.inputs[len(aligned) :]]

@@ -179,14 +179,14 @@ def _block_storage(network: Network, patch: Vec3, items: int) -> BlockStorage:
     others = overwritten(network)
     sharing = _Sharing(network, geometry.sizes)
     boxes: dict[str, Box] = {}
-    found: dict[str, Location] = {}
+    locations: dict[str, Location] = {}
     for node in reversed(network.nodes):
-        if node.name not in found:
-            boxes[node.name] = _own_box(node, geometry, found, others.get(node.name))
-            found[node.name] = Location(node.name, 0, boxes[node.name].start)
+        if node.name not in locations:
+            boxes[node.name] = _own_box(node, geometry, locations, others.get(node.name))
+            locations[node.name] = Location(node.name, 0, boxes[node.name].start)
         if not isinstance(node.layer, SHARING):
             continue
-        at = found[node.name]
+        at = locations[node.name]
         first = at.first_map
         starts = [at.start + offset for offset in _offsets(node, geometry)]
         if node.name in others:
@@ -195,25 +195,25 @@ def _block_storage(network: Network, patch: Vec3, items: int) -> BlockStorage:
             held = Box(start, start + boxes[at.storage].size)
             place = Location(at.storage, first, start)
             fits = geometry.frames[other].stored.within(held)
-            if fits and sharing.allows(other, place, found):
-                found[other] = place
+            if fits and sharing.allows(other, place, locations):
+                locations[other] = place
                 continue
         for name, start in zip(node.inputs, starts, strict=True):
             held = Box(start, start + boxes[at.storage].size)
             place = Location(at.storage, first, start)
             fits = geometry.frames[name].stored.within(held)
-            if fits and name not in found and sharing.may_take(node, name, place, found):
-                found[name] = place
+            if fits and name not in locations and sharing.may_take(node, name, place, locations):
+                locations[name] = place
             first += network.maps[name] if isinstance(node.layer, Concat) else 0
-    if INPUT not in found:
+    if INPUT not in locations:
         stored = geometry.frames[INPUT].stored
         boxes[INPUT] = stored
-        found[INPUT] = Location(INPUT, 0, stored.start)
+        locations[INPUT] = Location(INPUT, 0, stored.start)
     storages = {
         name: Storage(name, Shape5.of(items, network.maps[name], box.size))
         for name, box in boxes.items()
     }
-    return BlockStorage(geometry, storages, found, network.maps, _cleared(network), items)
+    return BlockStorage(geometry, storages, locations, network.maps, _cleared(network), items)
 
 
 def _stored_at(geometry: BlockGeometry, name: str, offset: Vec3) -> Box:
@@ -255,8 +255,8 @@ def _own_box(
 
 def _offsets(node: Node, geometry: BlockGeometry) -> list[Vec3]:
     """Return the samples by which a node's reads of each input are ahead of its own samples."""
-    made = geometry.frames[node.name].computed.start
-    return [box.start - made for box in geometry.reads[node.name]]
+    start = geometry.frames[node.name].computed.start
+    return [box.start - start for box in geometry.reads[node.name]]
 
 
 def _cleared(network: Network) -> frozenset[str]:
@@ -265,9 +265,9 @@ def _cleared(network: Network) -> frozenset[str]:
     Any convolution reads them, because formats of numbers may depend on the largest of all. A layer
     that takes sample by sample makes samples outside from samples outside.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for node in reversed(network.nodes):
-        joined = isinstance(node.layer, Concat) and node.name in found
+        joined = isinstance(node.layer, Concat) and node.name in names
         if joined or isinstance(node.layer, Conv | Model) or needs_zeros(node.layer):
-            found.update(node.inputs)
-    return frozenset(found)
+            names.update(node.inputs)
+    return frozenset(names)

@@ -86,11 +86,11 @@ class MicroBatches:
         if shape.n != self.items:
             return None
         outs = [p.primitive.out_shape(layer, shape._replace(n=p.items)) for p in self.pieces]
-        made = [out for out in outs if out is not None]
-        if len(made) < len(outs):
+        shapes = [out for out in outs if out is not None]
+        if len(shapes) < len(outs):
             return None
-        together = sum(p.times * out.n for p, out in zip(self.pieces, made, strict=True))
-        return made[0]._replace(n=together)
+        together = sum(p.times * out.n for p, out in zip(self.pieces, shapes, strict=True))
+        return shapes[0]._replace(n=together)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the work of all pieces, with whole input and output and the largest workspace."""

@@ -77,13 +77,13 @@ class ArrayUses(NamedTuple):
 
     def lives(self) -> dict[str, Life]:
         """Return the life of each array in the arena, by name."""
-        found: dict[str, Life] = {}
+        lives: dict[str, Life] = {}
         for index, use in enumerate(self.uses):
             for name in (use.writes, *use.reads):
-                found[name] = Life(found[name].first if name in found else index, index)
-        for name in self.to_the_end & found.keys():
-            found[name] = found[name]._replace(last=len(self.uses))
-        return {name: life for name, life in found.items() if name in self.sizes}
+                lives[name] = Life(lives[name].first if name in lives else index, index)
+        for name in self.to_the_end & lives.keys():
+            lives[name] = lives[name]._replace(last=len(self.uses))
+        return {name: life for name, life in lives.items() if name in self.sizes}
 
     def alive(self) -> Iterator[int]:
         """Yield the bytes of the arrays that are alive during each operation."""

@@ -397,5 +397,5 @@ def _is_written(value: object, field: Field[Any]) -> bool:
 
 def _of_field(value: object, field: Field[Any]) -> Any:
     """Return a field as JSON has it. A number is written as it is when the plan is read again."""
-    found = _plain(getattr(value, field.name))
-    return float(found) if field.type in FLOATS and isinstance(found, int) else found
+    plain = _plain(getattr(value, field.name))
+    return float(plain) if field.type in FLOATS and isinstance(plain, int) else plain

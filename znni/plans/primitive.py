@@ -197,16 +197,16 @@ class Among(LazyCatalogue):
     @cached_property
     def all_found(self) -> dict[str, Primitive]:
         """All primitives that meet the condition, by name."""
-        found = {name: it for name, it in self._catalogue.items() if self._condition(it)}
+        by_name = {name: it for name, it in self._catalogue.items() if self._condition(it)}
         if self._check:
-            self._check(found)
-        return found
+            self._check(by_name)
+        return by_name
 
     def __getitem__(self, name: str) -> Primitive:
-        found = self._catalogue[name]
-        if not self._condition(found):
+        primitive = self._catalogue[name]
+        if not self._condition(primitive):
             raise KeyError(name)
-        return found
+        return primitive
 
 
 def cache_key_of(catalogue: Catalogue) -> str | None:
@@ -267,8 +267,8 @@ def applied_to(
         ValueError: the layer is of another kind, or the primitive does not apply to that shape.
     """
     out = primitive.out_shape(layer, shape)
-    found = (layer, out) if isinstance(layer, kind) and out else None
-    return applying(found, primitive, layer, shape)
+    applied = (layer, out) if isinstance(layer, kind) and out else None
+    return applying(applied, primitive, layer, shape)
 
 
 def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:

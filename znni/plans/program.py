@@ -293,15 +293,15 @@ def _carried(
     """
     if not part.swept:
         return [(None, 0)] * len(part.steps), start
-    found: list[tuple[Carried | None, int]] = []
+    planes: list[tuple[Carried | None, int]] = []
     start = round_up(start, alignment)
     for kept, after in zip(part.kept, (*part.kept[1:], None), strict=True):
         carried = None
         if after and after.shape:
             carried = Carried(start, after.passes, after.shape)
             start += round_up(after.nbytes, alignment)
-        found.append((carried, kept.behind))
-    return found, start
+        planes.append((carried, kept.behind))
+    return planes, start
 
 
 def _arrays(part: DevicePart, starts: Mapping[str, int]) -> dict[str, ArrayPlace]:

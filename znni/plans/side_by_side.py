@@ -80,8 +80,8 @@ class SideBySide:
         """Return the output shape; None for another batch, or if a primitive does not apply."""
         if shape.n != self.items:
             return None
-        made = [share.primitive.out_shape(layer, share.of(shape)) for share in self._shares]
-        first, second = made
+        shapes = [share.primitive.out_shape(layer, share.of(shape)) for share in self._shares]
+        first, second = shapes
         return first and second and first._replace(n=first.n + second.n)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:

@@ -23,14 +23,14 @@ def find_primitive(catalogue: Catalogue, chosen: Composition) -> Primitive | Non
         case AtOnce():
             return shared_out(catalogue, chosen)
         case InTurn(pieces):
-            made = [
+            known = [
                 Piece(piece.times, piece.items, catalogue[piece.primitive])
                 for piece in pieces
                 if piece.primitive in catalogue and min(piece.times, piece.items) > 0
             ]
-            devices = {piece.primitive.device.kind for piece in made}
-            alike = len(made) == len(pieces) and len(devices) == 1
-            return MicroBatches(tuple(made)) if alike else None
+            devices = {piece.primitive.device.kind for piece in known}
+            alike = len(known) == len(pieces) and len(devices) == 1
+            return MicroBatches(tuple(known)) if alike else None
 
 
 def primitive_of(catalogue: Catalogue, chosen: Composition) -> Primitive:

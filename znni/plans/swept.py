@@ -102,7 +102,7 @@ def kept_by(segments: Sequence[Segment]) -> tuple[KeptPlanes, ...]:
     Layers that are computed again for each fragment of a pooling take all that they need from the
     planes that the first of them keeps.
     """
-    found: list[KeptPlanes] = []
+    kept: list[KeptPlanes] = []
     strides: list[int] = []
     stride, count, batch, before = 1, 1, 1, list[tuple[Shape5, int]]()
     for segment in segments:
@@ -110,16 +110,16 @@ def kept_by(segments: Sequence[Segment]) -> tuple[KeptPlanes, ...]:
         for step, planes in zip(segment.steps, _planes(segment), strict=True):
             shape, passes = before[-1] if before else (None, 1)
             shape = shape._replace(z=planes) if shape and planes else None
-            found.append(KeptPlanes(planes, 0, passes, shape))
+            kept.append(KeptPlanes(planes, 0, passes, shape))
             strides.append(stride)
             before = [(step.shape_out, count)]
             stride *= step.pool.window.z if step.pool else 1
         batch = segment.steps[-1].shape_out.n
     behind = 0
-    for index in reversed(range(len(found))):
-        found[index] = found[index]._replace(behind=behind)
-        behind += found[index].planes * strides[index]
-    return tuple(found)
+    for index in reversed(range(len(kept))):
+        kept[index] = kept[index]._replace(behind=behind)
+        behind += kept[index].planes * strides[index]
+    return tuple(kept)
 
 
 def _planes(segment: Segment) -> Iterator[int]:

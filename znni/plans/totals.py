@@ -178,10 +178,10 @@ def seconds_after_first(
     seconds = {
         stage: _times_after_first(stage, patches, workers) * taken for stage, taken in patch.items()
     }
-    found = _grouped(seconds, in_turn=in_turn)
+    groups = _grouped(seconds, in_turn=in_turn)
     reading, writing = (patch[stage] for stage in SHARED)
     behind = (patches - 1) % workers * np.maximum(reading, writing)
-    return {group: s if group in SHARED else s + behind for group, s in found.items()}
+    return {group: s if group in SHARED else s + behind for group, s in groups.items()}
 
 
 def _times_after_first(stage: ReportStage, patches: Number, workers: int) -> Number:

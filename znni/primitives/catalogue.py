@@ -103,19 +103,19 @@ class _ModuleCatalogue(LazyCatalogue):
     @cached_property
     def all_found(self) -> dict[str, Primitive]:
         """All primitives by name."""
-        found = _by_name(chain.from_iterable(it.primitives.values() for it in self._own))
+        by_name = _by_name(chain.from_iterable(it.primitives.values() for it in self._own))
         for brought in self._more:
             for name, primitive in brought.primitives.items():
-                if found.setdefault(name, primitive) is not primitive:
+                if by_name.setdefault(name, primitive) is not primitive:
                     raise brought.offer.unusable(f"another primitive is named {name}, too")
-        return found
+        return by_name
 
     def __getitem__(self, name: str) -> Primitive:
         if "all_found" in self.__dict__:
             return self.all_found[name]
         for number in _likeliest_first(name, self._beginnings, len(self._own)):
-            if name in (found := self._members[number].primitives):
-                return found[name]
+            if name in (primitives := self._members[number].primitives):
+                return primitives[name]
         raise KeyError(name)
 
 
@@ -132,21 +132,21 @@ def catalogue(
         processors: the processors that compute; other primitives are not offered.
         models: whether to add the primitives of networks that have a model in a file.
     """
-    found: list[_Member] = []
+    modules: list[_Member] = []
     devices: list[Device] = []
     if may_use_host(processors):
-        found += _members(HOST, machine.host)
+        modules += _members(HOST, machine.host)
         devices.append(machine.host)
     for gpu in machine.gpus[:1] if may_use_gpu(processors) else ():
         on_gpu = _members(gpu.backend or GPU, gpu)
-        found += on_gpu
+        modules += on_gpu
         devices.append(gpu)
         if may_use_host(processors) and not gpu.backend:
             own = _ModuleCatalogue(on_gpu, GPU, (gpu,))
-            found += _members("host_and_gpu", machine.host, gpu, own)
+            modules += _members("host_and_gpu", machine.host, gpu, own)
     if models:
-        found += [_Member("other_library", "primitive", machine.host)]
-        found += [
+        modules += [_Member("other_library", "primitive", machine.host)]
+        modules += [
             _Member("other_library", "on_gpu", gpu)
             for gpu in devices
             if gpu.kind == GPU and not gpu.backend
@@ -155,7 +155,7 @@ def catalogue(
     cache_key = "\n".join(
         [f"{processors}{' and models' * models}", *(it.offer.state for it in more)]
     )
-    return _ModuleCatalogue(found, cache_key, tuple(devices), more)
+    return _ModuleCatalogue(modules, cache_key, tuple(devices), more)
 
 
 def _members(kind: str, *given: Device | Catalogue) -> list[_Member]:
@@ -185,14 +185,14 @@ class GpuOffer(NamedTuple):
 
 def gpu_offers(gpu: Device) -> list[GpuOffer]:
     """Return what a GPU has of each module of GPU primitives."""
-    found = list[GpuOffer]()
+    by_module = list[GpuOffer]()
     folder = gpu.backend or GPU
     for module in members(f"{__package__}.{folder}", "primitive") if _is_own(folder) else ():
         if hasattr(module, "primitives"):
             family = f"gpu_{module.__name__.split('.')[-2]}"
             names = tuple(primitive.name for primitive in module.primitives(gpu))
-            found.append(GpuOffer(family, names, getattr(module, "NEEDS", "")))
-    return found
+            by_module.append(GpuOffer(family, names, getattr(module, "NEEDS", "")))
+    return by_module
 
 
 def families(primitives: Catalogue) -> dict[str, set[str]]:
@@ -210,9 +210,9 @@ def families(primitives: Catalogue) -> dict[str, set[str]]:
 
 
 def _by_name(primitives: Iterable[Primitive]) -> dict[str, Primitive]:
-    found: dict[str, Primitive] = {}
+    by_name: dict[str, Primitive] = {}
     for primitive in primitives:
-        if primitive.name in found:
+        if primitive.name in by_name:
             raise RuntimeError(f"two primitives are named {primitive.name!r}")
-        found[primitive.name] = primitive
-    return found
+        by_name[primitive.name] = primitive
+    return by_name

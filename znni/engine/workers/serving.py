@@ -195,11 +195,11 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
             return blended.labels(labels) if labels else blended.maps()
 
     def answer(patch: _BlockInSlot, labels: Labels | None) -> None:
-        made, slot = patch.block.values, patch.slot
-        if labels and made.dtype != labels.dtype:
-            made = labels.apply(made)
-        _put(made, front(slot.dense, made.shape), slot.shape.dtype)
-        patch.socket.send(made.shape)
+        output, slot = patch.block.values, patch.slot
+        if labels and output.dtype != labels.dtype:
+            output = labels.apply(output)
+        _put(output, front(slot.dense, output.shape), slot.shape.dtype)
+        patch.socket.send(output.shape)
 
     never, _open = Pipe(duplex=False)
     for block in asked(never):  # the first block says whether labels are made

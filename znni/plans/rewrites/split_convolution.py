@@ -162,11 +162,11 @@ def _weights_of_parts(it: SplitConv, given: ConvWeights) -> dict[str, ConvWeight
 
 def _of_coarse_samples(weight: Float32, factor: Vec3) -> Float32:
     """Return weights (f, f', z, y, x) of a transposed convolution, from (f', f, z, y, x)."""
-    made = weight.swapaxes(0, 1).astype(np.float64)
+    kernels = weight.swapaxes(0, 1).astype(np.float64)
     for axis, times in enumerate(factor, 2):
-        taps = np.moveaxis(made, axis, 0)
+        taps = np.moveaxis(kernels, axis, 0)
         summed = np.zeros((len(taps) + times - 1, *taps.shape[1:]))
         for number, tap in enumerate(taps[::-1]):
             summed[number : number + times] += tap
-        made = np.moveaxis(summed, 0, axis)
-    return np.ascontiguousarray(made, np.float32)
+        kernels = np.moveaxis(summed, 0, axis)
+    return np.ascontiguousarray(kernels, np.float32)

@@ -71,9 +71,9 @@ class DeviceGraphs:
         """Record work without doing it."""
         self._stream.begin_capture()
         try:
-            made = queue()
+            result = queue()
         except BaseException:
             with suppress(Exception):  # the first error counts
                 self._stream.end_capture()
             raise
-        return _Recorded(self._stream.end_capture(), made)
+        return _Recorded(self._stream.end_capture(), result)

@@ -170,14 +170,14 @@ class DeviceWindows(DevicePartRunner):
 
     def _windows(self, launched: Launched, given: Fragments) -> Any:
         """Queue the layers of some windows, and return their outputs (n, f', z, y, x)."""
-        parts, made = launched.parts, list[Fragments]()
+        parts, outputs = launched.parts, list[Fragments]()
         self._backend.spans = launched.steps
         with self._upload.of(given) as values:
-            self._executor(given._replace(values=values), made.append)
+            self._executor(given._replace(values=values), outputs.append)
         parts.append(values)
         if len(parts) > 2:  # this input has the place of one whose windows are done
             parts[-3].settle()
-        return made[0].values
+        return outputs[0].values
 
     def _begin(self, launched: Launched, box: Box) -> DeviceWindowSums:
         """Return sums over a box, in which no window is yet."""

@@ -75,9 +75,9 @@ class HostPartRunner:
                 given = fragments_of(block)
                 if self._part.hands_on:
                     return self.tensor(given)
-                made = self.dense(given, follows=column.follows(block.tile.computed))
+                output = self.dense(given, follows=column.follows(block.tile.computed))
                 column.done(block.tile.computed)
-                return made
+                return output
 
         return [work]
 

@@ -72,50 +72,52 @@ class Arranged:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the shape of the output; None if the base computes the layer itself."""
-        found = self._arranged(layer, shape)
-        return None if found is None else found.out
+        arranged = self._arranged(layer, shape)
+        return None if arranged is None else arranged.out
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: of the dense convolutions, and of the passes around them."""
-        found = applying(self._arranged(layer, shape), self, layer, shape)
-        base = self.base.cost(found.dense, found.dense_shape)
-        slopes = FLOAT_BYTES * found.out.f if found.scatters else 0
-        gathered = 0 if self._base_gathers(found) else found.gathered
+        arranged = applying(self._arranged(layer, shape), self, layer, shape)
+        base = self.base.cost(arranged.dense, arranged.dense_shape)
+        slopes = FLOAT_BYTES * arranged.out.f if arranged.scatters else 0
+        gathered = 0 if self._base_gathers(arranged) else arranged.gathered
         memory = Memory.beside(
-            shape.nbytes + found.out.nbytes,
-            gathered + found.scattered + base.memory.workspace,
-            found.groups * base.memory.resident + slopes,
+            shape.nbytes + arranged.out.nbytes,
+            gathered + arranged.scattered + base.memory.workspace,
+            arranged.groups * base.memory.resident + slopes,
         )
         gathers = shape.nbytes + gathered if gathered else 0
-        scatters = found.scattered + found.out.nbytes if found.scatters else 0
+        scatters = arranged.scattered + arranged.out.nbytes if arranged.scatters else 0
         return replace(
             base,
-            flops=found.groups * base.flops,
-            bytes_moved=found.groups * base.bytes_moved + gathers + scatters,
+            flops=arranged.groups * base.flops,
+            bytes_moved=arranged.groups * base.bytes_moved + gathers + scatters,
             memory=memory,
-            writes_views=base.writes_views or found.scatters,
+            writes_views=base.writes_views or arranged.scatters,
         )
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile the kernels, and prepare the dense convolutions."""
-        found = applying(self._arranged(layer, shape), self, layer, shape)
-        given = conv_weights(found.layer, weights)
-        bases = [self._dense(found, part) for part in found.weights(given)]
-        slope = found.layer.slope if given.slope is None else given.slope
-        gather = _Gather(found) if found.gathers and not self._base_gathers(found) else None
-        scatter = _Scatter(found, slope) if found.scatters else None
-        maps = found.shape.f // found.groups
+        arranged = applying(self._arranged(layer, shape), self, layer, shape)
+        given = conv_weights(arranged.layer, weights)
+        bases = [self._dense(arranged, part) for part in arranged.weights(given)]
+        slope = arranged.layer.slope if given.slope is None else given.slope
+        gather = (
+            _Gather(arranged) if arranged.gathers and not self._base_gathers(arranged) else None
+        )
+        scatter = _Scatter(arranged, slope) if arranged.scatters else None
+        maps = arranged.shape.f // arranged.groups
 
         def run(x: Any) -> Any:
-            y = new_device_output(found.out) if scatter else None
+            y = new_device_output(arranged.out) if scatter else None
             groups = [x[:, first : first + maps] for first in range(0, len(bases) * maps, maps)]
             if gather:
-                gathered = device_workspace((found.groups, *found.dense_shape), np.float32)
+                gathered = device_workspace((arranged.groups, *arranged.dense_shape), np.float32)
                 gather(x, gathered)
                 groups = list(gathered)
             if scatter is None:
                 return bases[0](groups[0])
-            sums = device_workspace((found.groups, *found.dense_out), np.float32)
+            sums = device_workspace((arranged.groups, *arranged.dense_out), np.float32)
             for base, some, of_group in zip(bases, groups, sums, strict=True):
                 with output_into(of_group):
                     base(some)
@@ -124,62 +126,64 @@ class Arranged:
 
         return run
 
-    def _base_gathers(self, found: Arrangement) -> bool:
+    def _base_gathers(self, arranged: Arrangement) -> bool:
         """Return whether the dense convolution gathers its image itself: at strides alone."""
         return (
             isinstance(self.base, GpuDirectTensor)
-            and found.gathers
-            and found.groups == 1
-            and found.items == ONE
-            and found.shape.f % GROUP == 0
+            and arranged.gathers
+            and arranged.groups == 1
+            and arranged.items == ONE
+            and arranged.shape.f % GROUP == 0
         )
 
-    def _dense(self, found: Arrangement, weights: ConvWeights) -> Run:
+    def _dense(self, arranged: Arrangement, weights: ConvWeights) -> Run:
         """Build the dense convolution of a group."""
-        if isinstance(self.base, GpuDirectTensor) and self._base_gathers(found):
-            gathering = Gathering(found.step, found.shifts)
-            return self.base.build_gathering(found.dense, found.dense_shape, weights, gathering)
-        return self.base.build(found.dense, found.dense_shape, weights)
+        if isinstance(self.base, GpuDirectTensor) and self._base_gathers(arranged):
+            gathering = Gathering(arranged.step, arranged.shifts)
+            return self.base.build_gathering(
+                arranged.dense, arranged.dense_shape, weights, gathering
+            )
+        return self.base.build(arranged.dense, arranged.dense_shape, weights)
 
     def _arranged(self, layer: Operation, shape: Shape5) -> Arrangement | None:
         """Return the layer as dense convolutions, if the base computes these but not itself."""
-        found = arrangement(layer, shape)
-        if found is None:
+        arranged = arrangement(layer, shape)
+        if arranged is None:
             return None
-        if not has_source(found.dense):
-            found = with_activation(found, "identity")
-            if found.layer.activation == "softmax":
+        if not has_source(arranged.dense):
+            arranged = with_activation(arranged, "identity")
+            if arranged.layer.activation == "softmax":
                 return None
-        if not found.gathers and not found.scatters:
+        if not arranged.gathers and not arranged.scatters:
             return None
-        counted = found.out, found.shape, found.dense_shape, found.dense_out
+        counted = arranged.out, arranged.shape, arranged.dense_shape, arranged.dense_out
         if not all(map(countable, counted)):
             return None
-        made = self.base.out_shape(found.dense, found.dense_shape)
-        return found if made == found.dense_out else None
+        made = self.base.out_shape(arranged.dense, arranged.dense_shape)
+        return arranged if made == arranged.dense_out else None
 
 
 class _Gather:
     """The kernel that rearranges an input."""
 
-    def __init__(self, found: Arrangement) -> None:
-        self._found = found
+    def __init__(self, arranged: Arrangement) -> None:
+        self._arrangement = arranged
         kernel_source = source("identity")
-        self._kernel = compiled(kernel_source, steps(found.step)).get_function("gather")
+        self._kernel = compiled(kernel_source, steps(arranged.step)).get_function("gather")
 
     def __call__(self, x: Any, gathered: Any) -> None:
-        found, shape = self._found, self._found.dense_shape
+        arranged, shape = self._arrangement, self._arrangement.dense_shape
         numbers = (
-            found.dense.in_features // found.shifts.volume,
-            found.shape.n,
-            *found.items,
-            *found.shifts[1:],
+            arranged.dense.in_features // arranged.shifts.volume,
+            arranged.shape.n,
+            *arranged.items,
+            *arranged.shifts[1:],
         )
         launch(
             self._kernel,
-            shape._replace(n=found.groups * shape.n),
+            shape._replace(n=arranged.groups * shape.n),
             *strided(x),
-            *map(np.int32, found.shape.size),
+            *map(np.int32, arranged.shape.size),
             gathered,
             *map(np.int32, numbers),
         )
@@ -188,25 +192,25 @@ class _Gather:
 class _Scatter:
     """The kernel that puts sums in their places."""
 
-    def __init__(self, found: Arrangement, slope: Any) -> None:
-        self._found = found
-        rest: Activation = found.layer.activation
-        if found.dense.activation == found.layer.activation:
+    def __init__(self, arranged: Arrangement, slope: Any) -> None:
+        self._arrangement = arranged
+        rest: Activation = arranged.layer.activation
+        if arranged.dense.activation == arranged.layer.activation:
             rest = "identity"
-        self._kernel = compiled(source(rest), steps(found.phases)).get_function("scatter")
-        self._slopes = cupy().asarray(np.full(found.out.f, slope, np.float32))
+        self._kernel = compiled(source(rest), steps(arranged.phases)).get_function("scatter")
+        self._slopes = cupy().asarray(np.full(arranged.out.f, slope, np.float32))
 
     def __call__(self, sums: Any, y: Any) -> None:
-        found, made = self._found, self._found.dense_out
+        arranged, made = self._arrangement, self._arrangement.dense_out
         of_item = made.f * made.size.volume
-        phases = found.phases.volume
-        if isinstance(found.layer, ConvTranspose):
-            maps, of_image, of_phase = found.out.f, of_item, of_item // phases
+        phases = arranged.phases.volume
+        if isinstance(arranged.layer, ConvTranspose):
+            maps, of_image, of_phase = arranged.out.f, of_item, of_item // phases
         else:
             maps, of_image, of_phase = made.f, phases * of_item, of_item
         launch(
             self._kernel,
-            found.out,
+            arranged.out,
             sums,
             *map(np.int64, (made.elements, of_image, of_phase)),
             *map(np.int32, (*made.size, maps)),

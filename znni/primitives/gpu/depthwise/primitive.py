@@ -72,8 +72,8 @@ class GpuDepthwise:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape, if each output map sees one input map."""
-        found = self._work(layer, shape)
-        return None if found is None else found.out
+        work = self._work(layer, shape)
+        return None if work is None else work.out
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: the input is read once, but for the edges of tiles."""

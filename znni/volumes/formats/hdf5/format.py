@@ -39,23 +39,23 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
     path = file_at(place)
     with reading(path):
         file = h5py.File(path, "r")
-        found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
-        name = f"{path}:{found.name}"
-        decoded, plain = decoded_by_threads(found), read_past_hdf5(found)
-        stored: ArrayLike = decoded or plain or found
-        attributes = _attributes(found)
+        entry = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
+        name = f"{path}:{entry.name}"
+        decoded, plain = decoded_by_threads(entry), read_past_hdf5(entry)
+        stored: ArrayLike = decoded or plain or entry
+        attributes = _attributes(entry)
         maps = named_maps(attributes)
-        if axes := tagged_axes(attributes, len(found.shape)):
+        if axes := tagged_axes(attributes, len(entry.shape)):
             stored = NamedAxes(stored, axes, name, time, maps)
         else:
             stored = at_time(stored, name, time, maps)
         return StoredVolume(
             stored,
             name,
-            _grid(found),
-            attributes=found.attrs,
+            _grid(entry),
+            attributes=entry.attrs,
             chunks=_chunks(decoded or plain),
-            chunk_bytes=0 if plain else _chunk_bytes(found),
+            chunk_bytes=0 if plain else _chunk_bytes(entry),
         )
 
 
@@ -86,14 +86,14 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
         every = _datasets(file)
         if "main" in file:  # of an output, whose ledger is nothing to look at
             every = [one for one in every if one.name != f"/{LEDGER}"]
-        for found in every if dataset is None else [_named(file, path, dataset)]:
-            chunks = f"chunks {found.chunks}" if found.chunks else "not in chunks"
-            lines.append(f"  {found.name}  {found.shape} {found.dtype}, {chunks}")
-            if axes := tagged_axes(found.attrs, len(found.shape or ())):
+        for entry in every if dataset is None else [_named(file, path, dataset)]:
+            chunks = f"chunks {entry.chunks}" if entry.chunks else "not in chunks"
+            lines.append(f"  {entry.name}  {entry.shape} {entry.dtype}, {chunks}")
+            if axes := tagged_axes(entry.attrs, len(entry.shape or ())):
                 lines.append(f"    axes {' '.join(axes)}")
-            if (grid := _grid(found)) != Grid():
+            if (grid := _grid(entry)) != Grid():
                 lines.append(f"    {grid}")
-            lines += described(found.attrs, TAGS, NAMES)
+            lines += described(entry.attrs, TAGS, NAMES)
     return "\n".join(lines)
 
 
@@ -135,14 +135,14 @@ def reading(path: Path) -> AbstractContextManager[None]:
 
 
 def _datasets(file: h5py.File) -> list[h5py.Dataset]:
-    found: list[h5py.Dataset] = []
+    datasets: list[h5py.Dataset] = []
 
     def visit(_name: str, item: object) -> None:
         if isinstance(item, h5py.Dataset):
-            found.append(item)
+            datasets.append(item)
 
     file.visititems(visit)
-    return found
+    return datasets
 
 
 def _attributes(holder: h5py.HLObject) -> Mapping[str, Any]:
@@ -151,12 +151,12 @@ def _attributes(holder: h5py.HLObject) -> Mapping[str, Any]:
 
 
 def _named(file: h5py.File, path: Path, dataset: str) -> h5py.Dataset:
-    found = file.get(dataset)
-    if not isinstance(found, h5py.Dataset):
+    entry = file.get(dataset)
+    if not isinstance(entry, h5py.Dataset):
         raise InvalidInput(
             f"{path}: has no dataset {dataset!r}; it has {_listing(_datasets(file)) or 'none'}"
         )
-    return found
+    return entry
 
 
 def _grid(dataset: h5py.Dataset) -> Grid:

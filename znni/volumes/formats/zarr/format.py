@@ -72,22 +72,22 @@ def open_zarr(place: str, dataset: str | None, time: Moment | None = None) -> St
         InvalidInput: there is no volume, or several.
     """
     root, inside = _split(place, dataset)
-    found = _only_volume(_open(root, inside), root, inside, time)
-    name = f"{root}:/{found.path}" if found.path else root
-    attributes = found.array.attrs
-    if OF_RUNS not in attributes and (absent := _absent(found, root)):
+    stored = _only_volume(_open(root, inside), root, inside, time)
+    name = f"{root}:/{stored.path}" if stored.path else root
+    attributes = stored.array.attrs
+    if OF_RUNS not in attributes and (absent := _absent(stored, root)):
         log.warning("%s: %s", name, absent)
-    known, chunked = _chunks(found.array), ChunkedZarr(found.array)
-    if found.level is None:
+    known, chunked = _chunks(stored.array), ChunkedZarr(stored.array)
+    if stored.level is None:
         array = at_time(chunked, name, time)
         return StoredVolume(
             array, name, grid_of(attributes), attributes, list, known, chunked.chunk_bytes
         )
-    named = NamedAxes(chunked, found.level.axes, name, time, found.level.channels)
-    grid = with_affine(found.level.grid, attributes)
+    named = NamedAxes(chunked, stored.level.axes, name, time, stored.level.channels)
+    grid = with_affine(stored.level.grid, attributes)
 
     def coarser() -> list[ArrayVolume]:
-        return _coarser(found, root, time)
+        return _coarser(stored, root, time)
 
     return StoredVolume(named, name, grid, attributes, coarser, known, chunked.chunk_bytes)
 
@@ -117,15 +117,15 @@ def describe_zarr(place: str, dataset: str | None) -> str:
     """Describe the arrays of a Zarr: shape, type, chunks, and how outputs were made."""
     root, inside = _split(place, dataset)
     lines = [root]
-    for found in _arrays(_open(root, inside), root, inside, all_levels=True):
-        array = found.array
+    for stored in _arrays(_open(root, inside), root, inside, all_levels=True):
+        array = stored.array
         shards = f", shards {array.shards}" if array.shards else ""
         codecs = ", ".join(type(codec).__name__ for codec in array.compressors) or "uncompressed"
-        lines.append(f"  {found}, chunks {array.chunks}{shards}, {codecs}")
-        if absent := _absent(found, root):
+        lines.append(f"  {stored}, chunks {array.chunks}{shards}, {codecs}")
+        if absent := _absent(stored, root):
             lines.append(f"    {absent}")
-        if found.level:
-            lines.append(f"    axes {' '.join(found.level.axes)}, {found.level.grid}")
+        if stored.level:
+            lines.append(f"    axes {' '.join(stored.level.axes)}, {stored.level.grid}")
         lines += described(array.attrs)
     return "\n".join(lines)
 
@@ -189,13 +189,13 @@ def _absent(found: _Found, root: str) -> str:
 
 
 def _only_volume(node: Any, root: str, inside: str, time: Moment | None) -> _Found:
-    found = list(_arrays(node, root, inside))
+    arrays = list(_arrays(node, root, inside))
     axes = (3, 4) if time is None else (4, 5)
-    volumes = [one for one in found if one.level or one.array.ndim in axes]
-    if not found or (not volumes and not inside):
+    volumes = [one for one in arrays if one.level or one.array.ndim in axes]
+    if not arrays or (not volumes and not inside):
         raise InvalidInput(
             f"{root}: has no array with axes {AXES[time is not None]}; it has "
-            f"{', '.join(map(str, found)) or 'none that can be listed'}"
+            f"{', '.join(map(str, arrays)) or 'none that can be listed'}"
         )
     if len(volumes) > 1:
         listed = ", ".join(map(str, volumes))
@@ -203,7 +203,7 @@ def _only_volume(node: Any, root: str, inside: str, time: Moment | None) -> _Fou
             f"{root}: has several volumes: {listed}; name one, as "
             f"{root}:/{likely_image(volumes).path}"
         )
-    return volumes[0] if volumes else found[0]
+    return volumes[0] if volumes else arrays[0]
 
 
 def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Iterator[_Found]:
