@@ -72,6 +72,24 @@ def test_a_cancelled_run_goes_on() -> None:
     assert isinstance(list(happens(Job(RUN)))[-1], Finished)
 
 
+def test_a_job_may_be_stopped_before_its_process_has_the_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job(PLAN)
+    job.stop()
+    assert [type(event) for event in happens(job)] == [Cancelled]
+    start = jobs.start_with
+
+    def stopped_meanwhile(*args: Any, **given: Any) -> Any:
+        process = start(*args, **given)
+        later.stop()
+        return process
+
+    monkeypatch.setattr(jobs, "start_with", stopped_meanwhile)
+    later = Job(RUN)
+    assert isinstance(list(happens(later))[-1], Cancelled)
+
+
 def test_a_run_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "PATIENCE_SECONDS", 0.0)
     job = Job(RUN)

@@ -65,6 +65,8 @@ def main(number: str) -> None:
         task = pipe.recv()
         Thread(target=_interrupt_when_asked, args=(pipe,), daemon=True).start()
         do(task, pipe.send)
+    except KeyboardInterrupt:  # before the task has begun
+        pipe.send(Cancelled("cancelled before it began"))
     except (BrokenPipeError, EOFError):  # the window is gone
         return
 

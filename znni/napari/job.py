@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
+from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -42,13 +43,17 @@ class Job:
         self._array = array
         self._window, self._other = Pipe()
         self._killed_from = float("inf")
+        self._handing_over = Lock()
+        self._is_handed_over = False
 
     def stop(self) -> None:
         """Ask the process to stop. Further calls do nothing."""
-        if not self.is_stopping:
+        with self._handing_over:
+            if self.is_stopping:
+                return
             self._killed_from = monotonic() + PATIENCE_SECONDS
-            with suppress(OSError):  # it has ended
-                self._window.send("stop")
+            if self._is_handed_over:
+                self._send("stop")
 
     @property
     def is_stopping(self) -> bool:
@@ -69,15 +74,29 @@ class Job:
                 except Exception as error:  # objects of other libraries raise all kinds
                     yield Failed(f"the layer's values cannot be handed to a process: {error}")
                     return
+            if self.is_stopping:
+                yield Cancelled("cancelled before it began")
+                return
             ended = None
             with self._process(folder / "log") as process:
-                with suppress(OSError):
-                    self._window.send(task)
+                self._hand_over(task)
                 for event in self._events(process):
                     ended = event if isinstance(event, ENDS) else ended
                     yield event
             if ended is None:
                 yield self._sudden_end(process.returncode, folder / "log")
+
+    def _hand_over(self, task: Task) -> None:
+        """Give the process its task. Only then does it take the message to stop."""
+        self._send(task)
+        with self._handing_over:
+            self._is_handed_over = True
+            if self.is_stopping:
+                self._send("stop")
+
+    def _send(self, message: object) -> None:
+        with suppress(OSError):  # the process has ended
+            self._window.send(message)
 
     def _events(self, process: subprocess.Popen[bytes]) -> Iterator[Event | None]:
         """Yield what the process tells until it ends."""
