@@ -75,6 +75,13 @@ def test_the_extras_are_all_listed() -> None:
     assert not missing(extras, "docs/index.md")
 
 
+def test_the_line_without_pyfftw_has_all_other_libraries() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {re.split(r"[<>=]", each)[0] for each in project["dependencies"]} - {"pyfftw"}
+    (line,) = re.findall(r"^pip install (.* numba .*)$", (ROOT / "docs/index.md").read_text(), re.M)
+    assert {re.split(r"[<>=]", each.strip("'"))[0] for each in line.split()} == wanted
+
+
 @pytest.mark.parametrize(("folder", "suffix"), [("machines", ""), ("networks", ".yaml")])
 def test_the_files_of_a_folder_are_all_listed(folder: str, suffix: str) -> None:
     names = [f"{path.stem}{suffix}" for path in (ROOT / folder).glob("*.yaml")]
