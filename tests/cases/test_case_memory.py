@@ -198,9 +198,10 @@ def test_probabilities_take_what_they_declare(
     maps = np.random.default_rng(2).standard_normal((3, *SIZE), np.float32)
     with h5py.File(tmp_path / "maps.h5", "w") as made:
         made.create_dataset("main", data=maps, chunks=(3, 16, 64, 64))
-    taken = peak_of(lambda: write_labels_of_maps(tmp_path, net))
+    taken = peak_of(lambda: write_labels_of_maps(tmp_path / "maps.h5", net))
     assert taken <= declared.labels + SMALL
-    taken = peak_of(lambda: write_probabilities(scan, known, tmp_path, tmp_path / "a.npz"))
+    given = scan, known, tmp_path / "maps.h5", tmp_path / "a.npz"
+    taken = peak_of(lambda: write_probabilities(*given))
     assert taken <= declared.writing * 2**19 // 2**22 + SMALL
     assert labels_of_maps_bytes(Vec3(900, 900, 900), 2) < 2**27
 

@@ -15,9 +15,9 @@ import pytest
 from case_reference import OPTIONS, network, run
 from case_scans import nibabel, scan, weights_file, write
 
-from znni.cases import case as case_module
 from znni.cases import concurrency as concurrency_module
 from znni.cases import folder as folder_module
+from znni.cases import network_runs
 from znni.cases.case import CaseRun, predict
 from znni.cases.case_folder import Case, held, open_folder
 from znni.cases.case_report import CaseReport
@@ -232,7 +232,7 @@ def test_a_run_that_may_measure_is_opened_in_its_turn(
     """Otherwise it would measure beside the network of another case."""
     net, cases = folder_of_cases(tmp_path, "abc")
     monkeypatch.setattr(folder_module, "computed_at_once", lambda _: 2)
-    monkeypatch.setattr(case_module, "may_be_measured", lambda _: True)
+    monkeypatch.setattr(network_runs, "may_be_measured", lambda _: True)
     had_turns: list[bool] = []
     find = Session.plan_for
 

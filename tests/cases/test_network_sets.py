@@ -11,10 +11,11 @@ from case_scans import NET, nibabel, scan, weights_file, write
 from command_line import refused, succeeds
 from numpy.typing import NDArray
 
-from znni.cases.case import LABELS, numbered, predict
+from znni.cases.case import predict
 from znni.cases.case_folder import Case
 from znni.cases.folder import cases_in, predict_cases
 from znni.cases.forecast import forecast
+from znni.cases.network_runs import LABELS, numbered
 from znni.cases.network_set import networks_at
 from znni.cases.networks import NetworkSet, alone, beside_weights, joined
 from znni.cases.verification import verify_case

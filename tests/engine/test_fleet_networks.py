@@ -10,18 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleet_cases import fleet_of
+from fleet_cases import fleet_of, two_workers
 from graphs import EVERY_KIND
 from window_networks import network as windowed
 from window_networks import volume
 from worker_runners import NETWORK as SUMS
 from worker_runners import Sums, SumsPlan, TwoPlaces
 
-from znni.core.options import AS_COMPUTED, Stored
 from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.engine.blocks import Block, Blocks
-from znni.engine.executor import not_measured
 from znni.engine.pipeline import run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stages import share, stage_order
@@ -31,33 +29,18 @@ from znni.engine.workers.fleet import Fleet, Member
 from znni.engine.workers.slots import SlotShape
 from znni.engine.workers.worker import Worker
 from znni.inference import api, session
-from znni.inference.build_runner import prepare_alone
-from znni.inference.planning import search, shared_out
+from znni.inference.planning import search
 from znni.network.geometry import with_window
 from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
-from znni.network.weights import Weights, random_weights
+from znni.network.weights import random_weights
 from znni.network.window import Window
-from znni.plans.plan import Plan
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 ONE = Vec3(1, 1, 1)
 OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1, "border": "same"}
-
-
-def two_workers(
-    plan: Plan,
-    weights: Weights,
-    _measured: Any = not_measured,
-    stored: Stored = AS_COMPUTED,
-    _waiting: None = None,
-) -> Fleet:
-    """Have two processes compute on the host, as others do on a GPU each."""
-    shared = replace(plan, network=shared_out(plan.network, 2))
-    made = partial(prepare_alone, shared, weights)
-    return Fleet(plan, [Member(f"worker {number}", made, {}) for number in range(2)], stored)
 
 
 def both_ways(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,16 @@ from worker_runners import NETWORK, Sums, SumsPlan, sums
 from znni.core.options import AS_COMPUTED, OutputType, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blocks import Blocks
+from znni.engine.executor import not_measured
 from znni.engine.pipeline import run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.engine.workers.fleet import Fleet, Member
-from znni.network.weights import random_weights
+from znni.inference.build_runner import prepare_alone
+from znni.inference.planning import shared_out
+from znni.network.weights import Weights, random_weights
+from znni.plans.plan import Plan
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 SIZE = Vec3(22, 14, 13)
@@ -35,6 +40,19 @@ def fleet_of(prepare: Any, count: int = 2, plan: Any = PLAN, stored: Stored = AS
 def fleet(count: int = 2, fate: str = "", dtype: OutputType = "float32") -> Fleet:
     """Return workers that sum, each with a fate."""
     return fleet_of(partial(Sums, PLAN, fate), count, stored=Stored(dtype))
+
+
+def two_workers(
+    plan: Plan,
+    weights: Weights,
+    _measured: Any = not_measured,
+    stored: Stored = AS_COMPUTED,
+    _waiting: None = None,
+) -> Fleet:
+    """Have two processes compute on the host, as others do on a GPU each."""
+    shared = replace(plan, network=shared_out(plan.network, 2))
+    made = partial(prepare_alone, shared, weights)
+    return Fleet(plan, [Member(f"worker {number}", made, {}) for number in range(2)], stored)
 
 
 class Case:

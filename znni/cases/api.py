@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -38,6 +39,7 @@ def infer_case(
     overwrite: bool = False,
     change: Change = as_it_is,
     progress: Callable[[str, int, int], None] | None = None,
+    cluster: str | Path | None = None,
     **limits: Unpack[PlanOptions],
 ) -> CaseReport:
     """Compute the labels of a scan, in the scan's own voxels.
@@ -51,6 +53,8 @@ def infer_case(
         overwrite: whether to replace an existing file.
         change: changes each network, such as its windows.
         progress: called with the name of a step, the voxels done, and all voxels of the step.
+        cluster: the file of a cluster that computes the networks, or ``local:N`` for N processes of
+            this machine. Its workers see the folder of the output. This process does all else.
         limits: what plans may use, as in ``znni.core.options.Choices``.
 
     Raises:
@@ -60,19 +64,17 @@ def infer_case(
         RunFailed: reading, computing or writing failed.
     """
     from znni.cases.case import predict
+    from znni.cases.on_cluster import cluster_for
     from znni.cases.steps import no_step_progress
     from znni.inference.session import Session
 
     check_keywords(infer_case, PlanOptions, limits)
     case, networks = _asked(files, network, out, change, overwrite=overwrite)
-    return predict(
-        case,
-        networks,
-        networks.weights(None if weights is None else Path(weights)),
-        Session(),
-        Options(limits=Choices(**limits)),
-        progress or no_step_progress,
-    )
+    given = networks.weights(None if weights is None else Path(weights))
+    options, told = Options(limits=Choices(**limits)), progress or no_step_progress
+    here, machines = cluster_for(cluster, options, case.out)
+    with machines or nullcontext():
+        return predict(case, networks, given, Session(), here, told, cluster=machines)
 
 
 @checks_types
@@ -83,6 +85,7 @@ def plan_case(
     *,
     overwrite: bool = False,
     change: Change = as_it_is,
+    cluster: str | Path | None = None,
     **limits: Unpack[PlanOptions],
 ) -> CaseForecast:
     """Predict what ``infer_case`` would take, from the headers of the scan's files.
@@ -93,6 +96,7 @@ def plan_case(
         out: as for ``infer_case``.
         overwrite: as for ``infer_case``.
         change: as for ``infer_case``.
+        cluster: as for ``infer_case``. Nothing is started.
         limits: as for ``infer_case``.
 
     Raises:
@@ -104,7 +108,7 @@ def plan_case(
 
     check_keywords(plan_case, PlanOptions, limits)
     case, networks = _asked(files, network, out, change, overwrite=overwrite)
-    return forecast(case, networks, Options(limits=Choices(**limits)))
+    return forecast(case, networks, Options(limits=Choices(**limits)), cluster=cluster)
 
 
 def _asked(

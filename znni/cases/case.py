@@ -5,15 +5,12 @@ All intermediate files lie in the case's folder. A run that was stopped continue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from znni.cases.case_folder import Case, check_output, discard, open_folder
 from znni.cases.case_report import CaseReport
@@ -25,18 +22,12 @@ from znni.cases.joined_labels import (
     write_labels,
 )
 from znni.cases.memory import CaseMemory, KnownMemory, room_of_files
+from znni.cases.network_runs import NetworkInput, NetworkRuns, numbered
 from znni.cases.networks import NetworkSet, alone, beside_weights
-from znni.cases.npy_file import file_of_zeros
-from znni.cases.preparation import (
-    Preparation,
-    preparation_for,
-    preparation_of_all,
-    running,
-    stored_values,
-    unit_of,
-)
+from znni.cases.on_cluster import CaseCluster
+from znni.cases.preparation import preparation_for, unit_of
 from znni.cases.previous_stage import INPUT, PreviousNetwork, network_input, open_labels
-from znni.cases.probabilities import MAPS, write_labels_of_maps, write_probabilities
+from znni.cases.probabilities import write_labels_of_maps, write_probabilities
 from znni.cases.scan import Scan, decompressed, look_at_scan, open_scan
 from znni.cases.spacing_file import write_spacing
 from znni.cases.steps import StepProgress, Steps, no_step_progress
@@ -44,22 +35,13 @@ from znni.components.rules import Rule
 from znni.core.array_like import ArrayLike
 from znni.core.background import meanwhile
 from znni.core.errors import InvalidInput
-from znni.core.logged import MINUTE
 from znni.core.run_options import Options
-from znni.core.text import duration
-from znni.engine.backends.registry import backend_of
-from znni.engine.report import Report
-from znni.inference.first_measurement import may_be_measured
-from znni.inference.model_choice import open_faster
-from znni.inference.open_run import OpenRun
-from znni.inference.request import OpenRequest, Request
 from znni.inference.session import Session
 from znni.machine.arrays import return_freed_memory
 from znni.network.case_rules import PreviousStage
 from znni.network.network import Network
 from znni.network.weights import Weights
 
-LABELS = "labels.h5"
 WITHOUT = "without-components.npy"
 BEFORE = "labels-before.npy"  # of the previous stage, over the scan
 
@@ -72,6 +54,7 @@ def predict(
     options: Options = Options(),
     progress: StepProgress = no_step_progress,
     removing: Sequence[Rule] = (),
+    cluster: CaseCluster | None = None,
 ) -> CaseReport:
     """Compute and write the labels of a case.
 
@@ -80,22 +63,10 @@ def predict(
     """
     asked = alone(networks) if isinstance(networks, Network) else networks
     given = (weights,) if isinstance(weights, Weights) else weights
-    run = CaseRun(case, asked, given, session, options, progress, removing)
+    run = CaseRun(case, asked, given, session, options, progress, removing, cluster=cluster)
     run.prepare()
     run.compute()
     return run.write()
-
-
-class NetworkInput(NamedTuple):
-    """The input of a network.
-
-    Attributes:
-        prepared: the preparation of the scan for the network.
-        source: the file, or an array.
-    """
-
-    prepared: Preparation
-    source: Path | ArrayLike
 
 
 class CaseRun:
@@ -108,10 +79,11 @@ class CaseRun:
         networks: the networks, whose files describe whole cases.
         weights: the parameters of each.
         session: finds plans and keeps them ready.
-        options: what plans may use.
+        options: what plans may use here.
         progress: called as steps go on.
         removing: rules by which connected components are removed, one after the other.
         known: the memory for earlier cases of the same networks, options and rules.
+        cluster: computes the networks; None: this machine does.
     """
 
     def __init__(
@@ -124,17 +96,13 @@ class CaseRun:
         progress: StepProgress = no_step_progress,
         removing: Sequence[Rule] = (),
         known: KnownMemory | None = None,
+        cluster: CaseCluster | None = None,
     ) -> None:
         self.case = case
         self._networks, self._weights = networks, weights
         self._session, self._given_options, self._progress = session, options, progress
-        self._removing, self._known = removing, known
+        self._removing, self._known, self._cluster = removing, known, cluster
         self._holding = ExitStack()
-        self._inputs: dict[int, NetworkInput] = {}
-        self._opened: dict[int, OpenRun] = {}
-        self._reports: list[Report] = []
-        self._pending: Callable[[], Report] | None = None
-        self._is_over = False
 
     def prepare(self) -> None:
         """Do everything before the networks: unpack, crop, normalize and resample the scan.
@@ -154,11 +122,14 @@ class CaseRun:
         rules, unit = networks.rules, unit_of(networks.networks[0])
         seen = look_at_scan(case.files, rules, unit)
         limits, _ = beside_weights(options.limits, networks, case.earlier)
-        self._options = replace(options, limits=limits)
         self._steps = Steps(self._progress)
+        self._runs = NetworkRuns(
+            case, networks, self._weights, self._session, replace(options, limits=limits),
+            self._steps, self._cluster,
+        )  # fmt: skip
         with ExitStack() as holding:
             is_new = holding.enter_context(open_folder(case, networks, self._weights, options))
-            holding.callback(self._close_runs)
+            holding.callback(self._runs.close)
             sized = Future[CaseMemory]()
             with meanwhile(partial(self._look_ahead, seen, sized)):
                 decompressed(case.inputs, case.folder)
@@ -172,7 +143,7 @@ class CaseRun:
                 if not (rules.previous_stage and isinstance(case.previous, PreviousNetwork)):
                     self._make_inputs()
                     with suppress(Exception):  # the run raises it again
-                        self._open_ahead(0)
+                        self._runs.open_ahead(0)
             self._holding = holding.pop_all()
 
     def compute(self) -> None:
@@ -185,11 +156,11 @@ class CaseRun:
         """
         self._steps.start()
         with self._holding as holding:
-            if not self._inputs:
+            if not self._runs.inputs:
                 self._make_inputs()
             for number in range(len(self._networks.networks)):
-                with meanwhile(partial(self._open_ahead, number + 1)):
-                    self._run(number)
+                with meanwhile(partial(self._runs.open_ahead, number + 1)):
+                    self._runs.run(number, self._room.allowed)
             self._holding = holding.pop_all()
 
     def write(self) -> CaseReport:
@@ -202,21 +173,26 @@ class CaseRun:
         case, scan, steps = self.case, self._scan, self._steps
         steps.start()
         with self._holding:
-            self._complete()
+            self._runs.complete()
             return_freed_memory()
-            found = joined_labels([self._part(number) for number in sorted(self._inputs)])
+            found = joined_labels([self._part(number) for number in sorted(self._runs.inputs)])
             if removing := [*self._networks.largest, *self._removing]:
                 found = self._without_components(found, removing)
             if self._networks.rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)
             if case.probabilities:
-                progress, prepared = steps.progress_of("probabilities"), self._inputs[0].prepared
-                write_probabilities(scan, prepared, case.folder, case.probabilities, progress)
+                progress, prepared = (
+                    steps.progress_of("probabilities"),
+                    self._runs.inputs[0].prepared,
+                )
+                maps = self._runs.out(0)
+                write_probabilities(scan, prepared, maps, case.probabilities, progress)
                 steps.done("probabilities")
             write_labels(scan, found, case.out, steps.progress_of("writing"))
             steps.done("writing")
             discard(case)
-        return CaseReport(case.out, steps.seconds, tuple(self._reports))
+        reports, on_cluster = tuple(self._runs.reports), tuple(self._runs.on_cluster)
+        return CaseReport(case.out, steps.seconds, reports, on_cluster)
 
     def close(self) -> None:
         """Let other runs take the case's folder, if not all parts of this one were called."""
@@ -232,18 +208,13 @@ class CaseRun:
         case, networks = self.case, self._networks
         try:
             limits = self._given_options.limits
-            room = room_of_files(case, networks, limits, self._removing, self._known)
+            here = self._cluster is None
+            room = room_of_files(case, networks, limits, self._removing, self._known, here=here)
             sized.set_result(room)
         except BaseException as error:
             sized.set_exception(error)
             return
-        for number, network in enumerate(networks.networks):
-            if self._out(number).exists() or network.models:  # these are measured alone
-                continue
-            whole = preparation_of_all(seen, network)
-            plan = self._session.plan_ahead(self._asked_ahead(number, whole))
-            if plan.gpu_memory and number == 0:
-                backend_of(plan.gpu).check()  # loads its libraries
+        self._runs.plan_ahead(seen)
 
     def _make_inputs(self) -> None:
         """Prepare the scan for all networks, and make the first plan ready meanwhile."""
@@ -260,108 +231,26 @@ class CaseRun:
                 free = room.steps.reading
                 prepared = preparation_for(scan, first, self.case.folder, progress, free, before)
                 self._steps.done("reading")
-                if not self._inputs:
-                    working.enter_context(meanwhile(partial(self._build, prepared)))
+                if not self._runs.inputs:
+                    build = partial(self._runs.build_ahead, prepared, room.allowed)
+                    working.enter_context(meanwhile(build))
                 progress, file = self._steps.progress_of("resampling"), numbered(INPUT, group[0])
                 image, free = self.case.folder / file, room.steps.resampling
                 source = network_input(image, scan, prepared, before, room.threads, free, progress)
                 self._steps.done("resampling")
                 for number in group:
                     own = prepared.shared_with(scan, networks[number])
-                    self._inputs[number] = NetworkInput(own, source)
-
-    def _build(self, prepared: Preparation) -> None:
-        """Make the plan of the first network ready, unless an earlier run has its labels."""
-        if self._out(0).exists() or prepared.network.models:
-            return
-        asked = self._asked_ahead(0, prepared)
-        plan = self._session.plan_ahead(asked)
-        self._session.build_ahead(plan, self._weights[0], asked.stored, self._room.allowed)
-
-    def _open_ahead(self, number: int) -> None:
-        """Open the run of a network, unless an earlier run has its labels.
-
-        A run for which this machine may be measured is only planned, because other work goes on.
-        """
-        given = self._inputs.get(number)
-        if given is None or self._out(number).exists() or given.prepared.network.models:
-            return
-        plan = self._session.plan_ahead(self._asked_ahead(number, given.prepared))
-        if not may_be_measured(plan):
-            self._opened[number] = self._open(number)
-            if self._is_over:  # the user stopped the case meanwhile
-                self._close_runs()
-
-    def _open(self, number: int) -> OpenRun:
-        """Open the run of a network."""
-        request, progress = (
-            self._request(number, self._inputs[number]),
-            self._steps.progress_of("network"),
-        )
-        return OpenRun(request, self._session, progress=progress)
-
-    def _close_runs(self) -> None:
-        """Give up the runs that were opened and not computed."""
-        self._is_over = True
-        while self._opened:
-            self._opened.popitem()[1].close()
-
-    def _asked_ahead(self, number: int, prepared: Preparation) -> OpenRequest:
-        """Return the run of a network whose input does not exist yet. Zeros stand for it."""
-        shape = prepared.network.in_features, *prepared.image.target
-        if self._networks.rules.previous_stage:
-            zeros = np.broadcast_to(np.float32(0), shape)
-            return open_faster(self._request(number, NetworkInput(prepared, zeros)))
-        with file_of_zeros(self.case.folder, shape) as file:
-            return open_faster(self._request(number, NetworkInput(prepared, file)))
-
-    def _run(self, number: int) -> None:
-        """Compute the output of a network, unless an earlier run has."""
-        if not self._out(number).exists():
-            self._complete()
-            self._steps.progress_of("network")(0, 1)  # its first block may take long
-            run = self._opened.pop(number, None)
-            if run is None:
-                with self._session.processes.running():  # this machine may be measured for it
-                    run = self._open(number)
-            if run.plan.seconds > MINUTE:
-                name, about = run.plan.network.name, duration(run.plan.seconds)
-                self._session.warn(f"network {name} takes about {about} for the scan")
-            self._pending = run.compute()
-        self._steps.done("network")
-
-    def _complete(self) -> None:
-        """Complete the output of the last network that was computed, when it is on the disk."""
-        pending, self._pending = self._pending, None
-        if pending:
-            self._reports.append(pending())
-            self._steps.done("network")
+                    self._runs.inputs[number] = NetworkInput(own, source)
 
     def _part(self, number: int) -> Part:
         """Return the labels of a network, from its output."""
-        prepared, file = self._inputs[number].prepared, self._out(number)
+        prepared, file = self._runs.inputs[number].prepared, self._runs.out(number)
         if self.case.probabilities:
             progress, room = self._steps.progress_of("labels"), self._room
             with self._session.processes.taking(room.steps.labels, room.process, room.allowed):
-                file = write_labels_of_maps(self.case.folder, prepared.network, progress)
+                file = write_labels_of_maps(file, prepared.network, progress)
             self._steps.done("labels")
         return Part(file, prepared.crop, self._networks.numbers_of(number))
-
-    def _request(self, number: int, given: NetworkInput) -> Request:
-        """Return the run of a network over an input."""
-        prepared, source = given
-        saved = self.case.probabilities is not None
-        values = stored_values(prepared.network, probabilities=saved)
-        options = replace(self._options, values=values)
-        return Request(
-            source, running(prepared), self._out(number), options, self._weights[number],
-            afresh=f"to start afresh, delete {self.case.folder}",
-        )  # fmt: skip
-
-    def _out(self, number: int) -> Path:
-        """Return the file that a network makes."""
-        name = MAPS if self.case.probabilities else numbered(LABELS, number)
-        return self.case.folder / name
 
     def _without_components(self, labels: ScanLabels, removing: Sequence[Rule]) -> ScanLabels:
         """Return labels without the connected components that rules remove."""
@@ -393,11 +282,5 @@ class CaseRun:
         if not made.exists():
             earlier = Case(tuple(files), made, found.previous)
             given = self._session, self._given_options, self._progress
-            predict(earlier, found.network, found.weights, *given)
+            predict(earlier, found.network, found.weights, *given, cluster=self._cluster)
         return made
-
-
-def numbered(name: str, number: int) -> str:
-    """Return the name of a network's file. That of the first network has no number."""
-    plain = Path(name)
-    return f"{plain.stem}-{number}{plain.suffix}" if number else name

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from znni.core.text import duration
 from znni.engine.report import Report
+
+if TYPE_CHECKING:
+    from znni.cluster.run import ClusterReport
 
 
 @dataclass(frozen=True)
@@ -17,11 +21,13 @@ class CaseReport:
         out: the labels.
         seconds: the seconds of each step, by its name.
         reports: the report on each network, but for those whose labels an earlier run computed.
+        on_cluster: the same, for networks that a cluster computed.
     """
 
     out: Path
     seconds: dict[str, float]
     reports: tuple[Report, ...]
+    on_cluster: tuple[ClusterReport, ...] = ()
 
     def __str__(self) -> str:
         """Return a line on the case."""

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -33,6 +33,7 @@ from znni.cases.concurrency import (
 )
 from znni.cases.memory import KnownMemory
 from znni.cases.networks import NetworkSet, alone, beside_weights
+from znni.cases.on_cluster import cluster_for
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
@@ -140,6 +141,7 @@ def predict_cases(
     progress: CaseProgress = no_case_progress,
     done: CasesDone = no_cases_done,
     most: Concurrency = THREE_EACH,
+    cluster: str | Path | None = None,
 ) -> CasesReport:
     """Compute the labels of cases, one after the other.
 
@@ -156,14 +158,18 @@ def predict_cases(
         progress: called as the steps of a case go on, in several threads.
         done: called after each case.
         most: the most cases that are prepared, and written, at the same time.
+        cluster: the file of a cluster that computes the networks of each case in turn, or
+            ``local:N``. None: this machine does.
 
     Raises:
-        InvalidInput: a network cannot be used. Errors of single cases are in the report.
+        InvalidInput: a network or the cluster cannot be used. Errors of single cases are in the
+            report.
     """
     begun = perf_counter()
     asked = alone(networks) if isinstance(networks, Network) else networks
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
+    options, machines = cluster_for(cluster, options, cases[0].out if cases else Path())
     most = concurrency(options.limits, most)
     options = with_limit(beside_writing(options, most.writing))
     account = _Account(len(cases), done)
@@ -184,7 +190,7 @@ def predict_cases(
 
     def begun_run(case: Case) -> CaseRun:
         tell = partial(report, case)
-        return CaseRun(case, asked, weights, session, options, tell, removing, known)
+        return CaseRun(case, asked, weights, session, options, tell, removing, known, machines)
 
     def compute(run: CaseRun, prepared: Future[None]) -> Future[CaseReport]:
         prepared.result()
@@ -193,6 +199,7 @@ def predict_cases(
 
     at_once = computed_at_once(options.limits)
     with (
+        machines or nullcontext(),
         ThreadPoolExecutor(most.preparing, "znni-read") as reading,
         ThreadPoolExecutor(at_once, "znni-network") as networks_of,
         ThreadPoolExecutor(most.writing, "znni-write") as writing,

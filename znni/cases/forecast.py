@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from znni.cases.case import BEFORE
 from znni.cases.case_folder import Case, check_output
 from znni.cases.memory import CaseMemory, room_for, search_for
 from znni.cases.networks import NetworkSet, alone, beside_weights, noting_weights
-from znni.cases.preparation import Preparation, preparation_of_all, unit_of
+from znni.cases.on_cluster import CaseCluster, without_devices
+from znni.cases.preparation import (
+    Preparation,
+    preparation_of_all,
+    running,
+    stored_values,
+    unit_of,
+)
 from znni.cases.previous_stage import PreviousNetwork
 from znni.cases.scan import Scan, look_at_scan
 from znni.components.rules import Rule
@@ -21,6 +30,9 @@ from znni.inference.planning import as_here, fastest
 from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
 from znni.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from znni.cluster.forecast import Forecast
 
 PREVIOUS = "previous stage"  # the step of a cascade's earlier network
 
@@ -43,10 +55,11 @@ class CaseForecast:
     Attributes:
         scan: the extents of the scan.
         input: the extents of the network's input; of several networks, the largest.
-        plans: the plan of each network.
+        plans: the plan of each network, if this machine computes them.
         allowed: the bytes that the process may take.
         memory: the peak bytes of the process in each step.
         seconds: the seconds of each step.
+        on_cluster: the run of each network, if a cluster computes them.
     """
 
     scan: Vec3
@@ -55,6 +68,7 @@ class CaseForecast:
     allowed: int
     memory: dict[str, int]
     seconds: dict[str, float]
+    on_cluster: tuple[Forecast, ...] = ()
 
     def __str__(self) -> str:
         """Return a table of the steps, without the plans."""
@@ -78,6 +92,7 @@ def forecast(
     networks: Network | NetworkSet,
     options: Options = Options(),
     removing: Sequence[Rule] = (),
+    cluster: str | Path | None = None,
 ) -> CaseForecast:
     """Predict the size, the memory and the time of a case from the headers of its files.
 
@@ -86,35 +101,47 @@ def forecast(
         networks: the networks, whose files describe whole cases.
         options: what plans may use.
         removing: the rules by which components are removed, beside those of the networks.
+        cluster: the file of a cluster that computes the networks, or ``local:N``; None: this
+            machine does.
 
     Raises:
-        InvalidInput: the scan, a network or an option cannot be used.
+        InvalidInput: the scan, the cluster, a network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
         StepDoesNotFit: another step does not.
     """
     asked = alone(networks) if isinstance(networks, Network) else networks
     check_output(case, asked)
     scan = look_at_scan(case.files, asked.rules, unit_of(asked.networks[0]))
+    given = options
+    if cluster is not None:
+        options = without_devices(options)
     limits, others = beside_weights(options.limits, asked, case.earlier)
     prepared = [preparation_of_all(scan, network) for network in asked.networks]
     saved = case.probabilities is not None
     searches = [search_for(each, limits, probabilities=saved) for each in prepared]
     with noting_weights(others):
-        plans = tuple(as_here(fastest(search)[0]) for search in searches)
+        plans = () if cluster else tuple(as_here(fastest(search)[0]) for search in searches)
         room = room_for(case, scan, prepared, searches, [*asked.largest, *removing])
     taken = {name: room.process + each for name, each in room.steps._asdict().items() if each}
-    taken["network"] = max(plan.memory.total for plan in plans)
+    taken["network"] = max((plan.memory.total for plan in plans), default=room.process)
     memory = {name: each + others for name, each in taken.items()}
     order = (PREVIOUS, "reading", "resampling", "network", "labels", "components", "writing")
     distinct = [prepared[group[0]] for group in asked.groups]
-    seconds = _seconds(scan, distinct, room) | {"network": sum(plan.seconds for plan in plans)}
+    runs: tuple[Forecast, ...] = ()
+    if cluster is not None:
+        machines = CaseCluster(cluster, given.limits, case.out)
+        runs = tuple(_run_on(machines, each, probabilities=saved) for each in prepared)
+    seconds = _seconds(scan, distinct, room)
+    computing = [plan.seconds for plan in plans] + [run.seconds for run in runs]
+    seconds["network"] = sum(computing)
     if saved:
         values = scan.volume.size.volume * asked.networks[0].out_features
         seconds["labels"] = values * SUMMED
         seconds["writing"] += values * DEFLATED
     if isinstance(stage := case.previous, PreviousNetwork):
         before = Case(case.files, case.folder / BEFORE, stage.previous)
-        found = forecast(before, stage.network, replace(options, limits=limits))
+        rest = replace(given, limits=replace(given.limits, ram=limits.ram))
+        found = forecast(before, stage.network, rest, cluster=cluster)
         memory[PREVIOUS] = others + max(found.memory.values())
         seconds[PREVIOUS] = sum(found.seconds.values())
     return CaseForecast(
@@ -124,7 +151,19 @@ def forecast(
         room.allowed + others * (limits.ram is not None),
         {name: memory[name] for name in order if name in memory},
         {name: seconds[name] for name in order if name in memory},
+        runs,
     )
+
+
+def _run_on(machines: CaseCluster, prepared: Preparation, *, probabilities: bool) -> Forecast:
+    """Predict the run of a network on a cluster."""
+    from znni.cluster import forecast as of_cluster
+
+    values = stored_values(prepared.network, probabilities=probabilities)
+    return of_cluster.forecast(
+        running(prepared), prepared.image.target, machines.cluster,
+        values=values, choices=machines.limits,
+    )  # fmt: skip
 
 
 def _seconds(scan: Scan, distinct: Sequence[Preparation], room: CaseMemory) -> dict[str, float]:

@@ -93,6 +93,8 @@ def room_of_files(
     limits: Choices,
     removing: Sequence[Rule] = (),
     known: KnownMemory | None = None,
+    *,
+    here: bool = True,
 ) -> CaseMemory:
     """Return the memory for a case, from the headers of its files.
 
@@ -103,6 +105,7 @@ def room_of_files(
         removing: the rules by which components are removed, beside those of the networks.
         known: the memory for earlier cases of the same networks, limits and rules. It is taken for
             a scan of the same form, and receives that of others.
+        here: whether this machine computes the networks, so that their plans have to fit.
 
     Raises:
         InvalidInput: the scan, a network or an option cannot be used.
@@ -121,7 +124,7 @@ def room_of_files(
         return known[form]
     with noting_weights(others):
         searches = [search_for(each, limits, probabilities=saved) for each in prepared]
-        for each, found in zip(prepared, searches, strict=True):
+        for each, found in zip(prepared, searches, strict=True) if here else ():
             least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
             crops = each.network.scaling.crops
             check_fits(search_for(least, limits, probabilities=saved) if crops else found)

@@ -32,8 +32,7 @@ from znni.volumes.stored import errors_as, reason
 
 Float32: TypeAlias = NDArray[np.float32]
 
-MAPS = "maps.h5"  # the network's output over the crop
-LABELS = "labels.npy"  # of these maps
+LABELS = "labels.npy"  # of the network's maps
 SUMS = "sums.npy"  # the logarithm of the sum of exponentials of all maps
 
 KEY = "probabilities"  # of the array in the archive
@@ -45,23 +44,23 @@ MAP_BYTES = 3 * FLOAT_BYTES
 SUM_BYTES = 4 * FLOAT_BYTES + 4
 
 
-def write_labels_of_maps(folder: Path, network: Network, progress: Progress = no_progress) -> Path:
+def write_labels_of_maps(file: Path, network: Network, progress: Progress = no_progress) -> Path:
     """Write the labels of the network's maps, and return their file.
 
     The sums that turn maps into probabilities are written beside it.
 
     Args:
-        folder: the folder of the case, with the maps.
+        file: the file of the maps.
         network: the network.
         progress: called with the voxels done, and all voxels.
     """
-    maps, made = open_volume(folder / MAPS), folder / LABELS
+    maps, made = open_volume(file), file.with_name(LABELS)
     rule = labels_for(network, True, None)
     assert rule is not None
     shape, done = (1, *maps.size), 0
     with (
         new_array_file(made, rule.dtype, shape) as labels,
-        new_array_file(folder / SUMS, np.float32, shape) as sums,
+        new_array_file(file.with_name(SUMS), np.float32, shape) as sums,
     ):
         for box in _parts(maps.size, maps.features):
             values = maps.read(box)
@@ -85,7 +84,7 @@ def labels_of_maps_bytes(size: Vec3, maps: int) -> int:
 def write_probabilities(
     scan: Scan,
     prepared: Preparation,
-    folder: Path,
+    maps: Path,
     out: Path,
     progress: Progress = no_progress,
 ) -> None:
@@ -96,14 +95,14 @@ def write_probabilities(
     Args:
         scan: the scan.
         prepared: how it was prepared.
-        folder: the folder of the case, with its maps.
+        maps: the file of its maps. Their labels and sums lie beside it.
         out: the file ``NAME.npz``. ``NAME.pkl`` is written beside it.
         progress: called with the values written, and those to write.
 
     Raises:
         RunFailed: reading or writing failed.
     """
-    array = _Probabilities(folder, regions=prepared.network.has_regions)
+    array = _Probabilities(maps, regions=prepared.network.has_regions)
     background = not prepared.network.has_regions
     around = (float(background), *(0.0 for _ in range(array.shape[0] - 1)))
     whole = Pasted(array, scan.volume.size, prepared.crop.start, around)
@@ -134,13 +133,13 @@ class _Probabilities:
     """The probabilities (f, z, y, x) of a crop, computed from its maps when they are read.
 
     Args:
-        folder: the folder of the case.
+        maps: the file of the crop's maps.
         regions: whether each map is of a region, which has a probability of its own.
     """
 
-    def __init__(self, folder: Path, *, regions: bool) -> None:
-        self._maps = Maps(open_volume(folder / MAPS))
-        self._sums = None if regions else Maps(open_volume(folder / SUMS))
+    def __init__(self, maps: Path, *, regions: bool) -> None:
+        self._maps = Maps(open_volume(maps))
+        self._sums = None if regions else Maps(open_volume(maps.with_name(SUMS)))
         self.shape = self._maps.shape
         self.dtype = np.dtype(np.float32)
 

@@ -166,7 +166,7 @@ def infer(
     if case or is_whole_case(net):
         check_suits_cases(
             read, region, values, storage, plan=plan, random_weights=random_weights, suffix=suffix,
-            part=part, cluster=cluster, bits=bits, recheck=recheck,
+            part=part, bits=bits, recheck=recheck,
             resume=None if existing.resume else False,
         )  # fmt: skip
         with tracing(trace):
@@ -177,6 +177,7 @@ def infer(
                 weights,
                 out,
                 limits,
+                cluster=cluster,
                 overwrite=existing.overwrite,
                 dry_run=dry_run,
             )

@@ -153,6 +153,25 @@ def predict(
     ram: Annotated[
         str | None, typer.Option("--ram", help="Memory for the process, such as 8GiB.")
     ] = None,
+    gpus: Annotated[
+        str,
+        typer.Option(
+            "--gpus",
+            metavar="N|all|0,2",
+            help="GPUs that compute each case together: a number, all, or a list.",
+            rich_help_panel="Plan and hardware",
+        ),
+    ] = "1",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="FILE|local:N",
+            help="Compute each case on the machines of this cluster file, or with N processes "
+            "here.",
+            rich_help_panel="Many machines",
+        ),
+    ] = None,
 ) -> None:
     """Compute the labels of a folder of scans, as nnUNetv2_predict does."""
     from znni.cases.concurrency import Concurrency
@@ -208,7 +227,7 @@ def predict(
         for name in (PLANS, DATASET):
             with suppress(shutil.SameFileError):
                 shutil.copyfile(results[0].place / name, out / name)
-    limits = Choices(device=DEVICES[device], ram=ram)
+    limits = Choices(device=DEVICES[device], ram=ram, gpus=gpus)
     with show_cases(cases) as shown, _noting_labels(cases):
         report = predict_cases(
             cases,
@@ -219,6 +238,7 @@ def predict(
             progress=shown.step,
             done=shown.done,
             most=Concurrency(preparing, writing),
+            cluster=cluster,
         )
     echo(f"{out}: {report}")
     for failure in report.failures:

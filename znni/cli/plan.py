@@ -127,8 +127,6 @@ def plan(
             ram=limits.ram,
             threads=limits.threads,
             gpus=None if limits.gpus == "1" else limits.gpus,
-            labels=values.labels,
-            threshold=values.threshold,
         )
     if plot:
         _check_drawable(plot)

@@ -53,6 +53,7 @@ def show_case(
     out: str | None,
     limits: Choices,
     *,
+    cluster: str | None,
     overwrite: bool,
     dry_run: bool,
 ) -> None:
@@ -65,6 +66,8 @@ def show_case(
         weights: the file of a single network's weights; None: the files that networks name.
         out: the file of the labels; None: one in this folder, named after scan and networks.
         limits: what plans may use.
+        cluster: the file of a cluster that computes the networks, or ``local:N``; None: this
+            machine does.
         overwrite: whether to replace an existing file.
         dry_run: whether to print the plan and the memory, and not to run.
 
@@ -85,9 +88,11 @@ def show_case(
         return in_windows(network, windows)
 
     if dry_run:
-        found = plan_case(volumes, net, out, overwrite=overwrite, change=change, **vars(limits))
+        found = plan_case(
+            volumes, net, out, overwrite=overwrite, change=change, cluster=cluster, **vars(limits)
+        )
         plans = (plan_text(plan, limits.accuracy) for plan in found.plans)
-        echo("\n".join([*plans, str(found)]))
+        echo("\n".join([*plans, *map(str, found.on_cluster), str(found)]))
         return
     with show_progress() as progress:
         report = infer_case(
@@ -97,6 +102,7 @@ def show_case(
             weights=weights,
             overwrite=overwrite,
             change=change,
+            cluster=cluster,
             progress=lambda step, done, total: progress(done, total, step, rated=False),
             **vars(limits),
         )

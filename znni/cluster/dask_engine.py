@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import current_thread, main_thread
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import dask
@@ -218,29 +218,38 @@ class DaskEngine:
         self._answers.put(came)
         future.release()
 
-    def close(self) -> None:
-        """End the workers, if this process has started them, or have them forget this run."""
+    def forget(self) -> None:
+        """Have the workers end the processes of this run."""
         with suppress(Exception):  # a scheduler that is gone has nothing left to end
-            if self._started is None and self._client.status == "running":
+            if self._client.status == "running":
                 self._client.unregister_worker_plugin(self._plugin)
-        with suppress(Exception):
-            self._client.close(timeout=STOP_SECONDS)
-        if self._started is not None:
-            with suppress(Exception):
-                self._started.close(timeout=STOP_SECONDS)
+
+
+class DaskCluster(NamedTuple):
+    """A Dask cluster that is there.
+
+    Attributes:
+        cluster: its description.
+        client: connected to its scheduler.
+        started: Dask's object of it, if this process has started it; else None.
+    """
+
+    cluster: Cluster
+    client: Client
+    started: Any
 
 
 @contextmanager
-def dask_engine(cluster: Cluster, recipe: Recipe, folder: str) -> Iterator[DaskEngine]:
+def dask_cluster(cluster: Cluster, folder: str) -> Iterator[DaskCluster]:
     """Start a cluster, or connect to one, for a ``with`` block.
 
     Args:
         cluster: what to start, or where to connect.
-        recipe: what the workers compute.
         folder: for files of workers; nobody else may read it.
 
     Raises:
         InvalidInput: a library is missing, or no scheduler answers.
+        RunFailed: the processes of the cluster do not start.
     """
     for name in logging.root.manager.loggerDict:
         if name.partition(".")[0] == "distributed":  # the coordinator says what is of interest
@@ -248,27 +257,47 @@ def dask_engine(cluster: Cluster, recipe: Recipe, folder: str) -> Iterator[DaskE
     with dask.config.set({**SETTINGS, "temporary-directory": folder}):
         started: Any = None
         client: Client | None = None
-        engine: DaskEngine | None = None
         try:
             if cluster.kind == "address":
                 client = connected(cluster)
             else:
                 started = started_cluster(cluster, folder)
                 client = Client(started, timeout=CONNECT_SECONDS)
-            limits = {group.name: _limits(group, cluster) for group in cluster.groups}
-            only = next(iter(limits)) if len(limits) == 1 else ""
-            plugin = EnginePlugin(recipe, limits, only)
-            kubernetes = cluster.kind == "kubernetes"
-            engine = DaskEngine(client, started, plugin.name, cluster.workers, replaced=kubernetes)
-            _start_engines(client, plugin)
-            yield engine
+            yield DaskCluster(cluster, client, started)
         finally:
-            if engine:
-                engine.close()
-            elif client:
-                client.close()
-            elif started is not None:
-                started.close()
+            for each in (client, started):
+                with suppress(Exception):  # a scheduler that is gone has nothing left to end
+                    if each is not None:
+                        each.close(timeout=STOP_SECONDS)
+
+
+@contextmanager
+def engine_on(there: DaskCluster, recipe: Recipe, *, stay: bool) -> Iterator[DaskEngine]:
+    """Have the workers of a cluster compute a run within a ``with`` block.
+
+    Args:
+        there: the cluster.
+        recipe: what the workers compute.
+        stay: whether they stay for another run if this one succeeds.
+
+    Raises:
+        RunFailed: the scheduler is gone.
+        InvalidInput: a worker cannot run znni.
+    """
+    cluster, client, started = there
+    limits = {group.name: _limits(group, cluster) for group in cluster.groups}
+    only = next(iter(limits)) if len(limits) == 1 else ""
+    plugin = EnginePlugin(recipe, limits, only)
+    kubernetes = cluster.kind == "kubernetes"
+    engine = DaskEngine(client, started, plugin.name, cluster.workers, replaced=kubernetes)
+    forgets = started is None
+    try:
+        _start_engines(client, plugin)
+        yield engine
+        forgets |= stay
+    finally:
+        if forgets:
+            engine.forget()
 
 
 def _start_engines(client: Client, plugin: EnginePlugin) -> None:

@@ -26,12 +26,13 @@ from znni.cluster.cluster_plan import BLOCKS_A_WORKER, steady_plan
 from znni.cluster.forecast_text import forecast_text
 from znni.cluster.schedule import Schedule
 from znni.core.errors import DoesNotFit, InvalidInput
-from znni.core.options import ANYTHING, Choices, Stored
+from znni.core.options import ANYTHING, Choices
 from znni.core.processors import HOST
 from znni.core.run_options import RegionOptions, ValueOptions
 from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.volume import NewOutput
+from znni.engine.labels import labels_for
 from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.planning import places_of
@@ -98,6 +99,7 @@ class Forecast:
         bytes_read: bytes of input that are read, with the borders of patches.
         bytes_written: bytes of output before compression.
         limits: limits of the storage.
+        maps: maps of the output.
         computing: seconds of the schedule: all workers compute until no block is left.
     """
 
@@ -109,6 +111,7 @@ class Forecast:
     bytes_read: float
     bytes_written: int
     limits: StorageLimits
+    maps: int
     computing: float
 
     @property
@@ -174,9 +177,8 @@ class Forecast:
 
     def files(self, *, sharded: bool) -> int:
         """Return the number of the output's files or objects."""
-        network = self.groups[0].plan.network
         each = self.shard if sharded else self.chunk
-        return network.out_features * self.output.ceil_div(each).volume
+        return self.maps * self.output.ceil_div(each).volume
 
     def __str__(self) -> str:
         return forecast_text(self)
@@ -216,7 +218,10 @@ def forecast(
             "name, count and machine"
         )
     job = make_job(network, Vec3(*volume_shape), region.border, None, region.roi)
-    stored = stored_as(network, None, values.dtype, input_type(input_dtype))
+    labels = labels_for(network, values.labels, values.threshold)
+    stored = stored_as(network, labels, values.dtype, input_type(input_dtype))
+    maps = labels.features(network.out_features) if labels else network.out_features
+    wanted = NewOutput(maps, job.output, labels.dtype if labels else values.dtype)
     network = for_job(network, job)
     workers = [_worker(group, machines, choices) for group in machines.groups]
 
@@ -235,7 +240,7 @@ def forecast(
             GroupForecast(group, plan, patches_in_blocks(job.output, block, plan.patch))
             for group, plan in zip(machines.groups, fitting, strict=True)
         )
-        return _whole_run(parts, job, block, machines.storage, stored)
+        return _whole_run(parts, job, block, machines.storage, wanted, stored.input_itemsize)
 
     box = box_of(job.output.volume / (BLOCKS_A_WORKER * machines.workers), job.output)
     plans = plans_for(box)
@@ -309,9 +314,19 @@ def _whole_run(
     job: Job,
     block: Vec3,
     limits: StorageLimits,
-    stored: Stored,
+    wanted: NewOutput,
+    itemsize: int,
 ) -> Forecast:
-    """Return the forecast of all groups together."""
+    """Return the forecast of all groups together.
+
+    Args:
+        parts: the part of each group.
+        job: which output is wanted.
+        block: the extents of a block.
+        limits: limits of the storage.
+        wanted: the output.
+        itemsize: bytes of a stored input value.
+    """
     output = job.output
     blocks = output.ceil_div(block).volume
     alone = _scheduled(parts, blocks)
@@ -327,7 +342,6 @@ def _whole_run(
     leader = max(parts, key=lambda part: part.rate)
     network = leader.plan.network
     places = places_of(network, job)
-    wanted = NewOutput(network.out_features, output, stored.dtype)
     sharded = replace(wanted, sharded=True)
     _, chunk = chunk_and_shard(leader.plan.patch, wanted, shared=True)
     _, shard = chunk_and_shard(leader.plan.patch, sharded, shared=True)
@@ -336,16 +350,16 @@ def _whole_run(
         blocks * part.rate / rate * part.patches * voxels_read(network, part.plan.patch, places)
         for part in parts
     )
-    values = network.out_features * output.volume
     return Forecast(
         parts,
         output,
         block,
         chunk,
         shard,
-        bytes_read=read * network.in_features * stored.input_itemsize,
-        bytes_written=values * np.dtype(stored.dtype).itemsize,
+        bytes_read=read * network.in_features * itemsize,
+        bytes_written=wanted.features * output.volume * np.dtype(wanted.dtype).itemsize,
         limits=limits,
+        maps=wanted.features,
         computing=_scheduled(parts, blocks),
     )
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -16,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.cluster.calls import Recipe
-from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster, per_worker
+from znni.cluster.cluster_file import Cluster, per_worker
 from znni.cluster.coordinator import Coordinator
+from znni.cluster.machines import Machines
 from znni.cluster.output_claim import OutputClaim
-from znni.cluster.workers import Engine, Tally
+from znni.cluster.workers import Tally
 from znni.core.argument_types import checks_types
-from znni.core.errors import DoesNotFit, InvalidInput, option
+from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.logged import READING
-from znni.core.options import Bits, Choices, Recheck, check_keywords, check_names
-from znni.core.processors import needs_gpu
+from znni.core.options import Bits, Recheck, check_keywords, check_names
 from znni.core.shapes import Box
-from znni.core.text import counted, duration, in_units
+from znni.core.text import counted, duration
 from znni.engine.tile_grid import TileGrid
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import provenance
@@ -40,7 +37,6 @@ from znni.inference.request import (
     request_for,
 )
 from znni.inference.resuming import identified, normalized_as_begun, resume_advice
-from znni.machine.detect import detect_host
 from znni.network.network import Network
 from znni.plans.plan import Plan
 from znni.volumes.grid_attributes import grid_attributes
@@ -130,16 +126,20 @@ def infer_on_cluster(
 
 def compute_on_cluster(
     request: Request,
-    cluster: Cluster | str | Path,
+    cluster: Machines | Cluster | str | Path,
     bits: Bits | None,
     progress: ClusterProgress,
     recheck: Recheck,
 ) -> ClusterReport:
-    """Run a network over a volume on the machines of a cluster, as ``infer_on_cluster``."""
-    given = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    bits = bits or given.bits or "same"
+    """Run a network over a volume on the machines of a cluster, as ``infer_on_cluster``.
+
+    Machines that stay are there already, or start for this run.
+    """
+    machines = cluster
+    if not isinstance(machines, Machines):
+        machines = Machines(machines, request.options.limits, request.out)
+    bits = bits or machines.cluster.bits or "same"
     check_names(recheck=recheck, bits=bits)
-    machines = _with_limits(given, request.options.limits)
     network, out = request.loaded, request.out
     form = shared_form(network).network  # workers import a model themselves
     asked = open_request(replace(request, network=form))
@@ -158,7 +158,7 @@ def compute_on_cluster(
         scaled = replace(network, scaling=asked.network.scaling)
         recipe = Recipe(_travelling(replace(request, network=scaled)), identity)
         with OutputClaim(output_folder(str(out)).ledger, Path(out).name):
-            with _scratch(machines, out) as folder, _engine_of(machines, recipe, folder) as engine:
+            with machines.engine(recipe) as engine:
                 coordinator = Coordinator(engine, bits)
                 if not output.begun.plan:
                     output.note_plan(coordinator.make_plan(request.plan))
@@ -178,7 +178,7 @@ def compute_on_cluster(
             output.close()
             whole = finish(out, recheck=recheck)
     except DoesNotFit as error:
-        short = per_worker(error, _sharing(given))
+        short = per_worker(error, machines.sharing)
         short.add_note(output.abandon(resume_advice(error)))
         raise short from None
     except BaseException as error:
@@ -224,59 +224,6 @@ def _in_voxels(progress: ClusterProgress, asked: OpenRequest) -> ClusterProgress
     return told
 
 
-def _shared_out(cluster: Cluster, choices: Choices) -> Cluster:
-    """Return a local cluster whose workers share this machine's memory and cores."""
-    if len(cluster.groups) > 1:
-        raise InvalidInput(
-            f"a local cluster has {len(cluster.groups)} groups, and its workers are all alike; "
-            f"give one group"
-        )
-    (group,) = cluster.groups
-    here = detect_host(choices.ram, choices.threads)
-    threads = group.cores or max(1, here.host.threads // group.count)
-    ram = group.ram or here.host.memory // group.count
-    if ram <= DASK_BYTES:
-        raise InvalidInput(
-            f"each of {group.count} workers gets {in_units(ram)} of memory, and Dask alone takes "
-            f"{in_units(DASK_BYTES)}; start fewer, or give them more by {option('ram', 'SIZE')}"
-        )
-    group = group.model_copy(update={"cores": threads, "ram": ram})
-    return cluster.model_copy(update={"groups": (group,)})
-
-
-def _sharing(cluster: Cluster) -> int:
-    """Return how many workers share the memory of an option; 0 if the cluster's file has it."""
-    in_file = cluster.kind != "local" or any(group.ram for group in cluster.groups)
-    return 0 if in_file else cluster.workers
-
-
-def _with_limits(cluster: Cluster, choices: Choices) -> Cluster:
-    """Return the cluster with the limits of its workers, if they are of this machine.
-
-    Raises:
-        InvalidInput: an option contradicts the cluster file, or this machine has too little memory.
-    """
-    device, gpus = choices.device, choices.gpus
-    if str(gpus) != "1":
-        raise InvalidInput(
-            f"{option('gpus', gpus)} is about one machine; leave it out, and give gpus: in the "
-            f"cluster file"
-        )
-    if needs_gpu(device) and cluster.groups and not any(g.gpus for g in cluster.groups):
-        raise InvalidInput(
-            f"{option('device', device)}, and no group of the cluster has GPUs; give gpus: in the "
-            f"cluster file, or leave it out"
-        )
-    for name, key in (("ram", "ram"), ("threads", "cores")):
-        value: object = getattr(choices, name)
-        if value is not None and any(getattr(group, key) for group in cluster.groups):
-            raise InvalidInput(
-                f"{option(name, value)}, and the cluster file has {key}: for its workers; leave "
-                f"one of them out"
-            )
-    return _shared_out(cluster, choices) if cluster.kind == "local" else cluster
-
-
 def _travelling(request: Request) -> Request:
     """Return a request as workers get it. Its paths are absolute, and its plan goes by itself."""
     region, weights = request.options.region, request.weights
@@ -298,35 +245,3 @@ def _travelling(request: Request) -> Request:
 
 def _absolute(place: Any) -> str:
     return str(place) if is_url(str(place)) else str(Path(place).absolute())
-
-
-def _engine_of(cluster: Cluster, recipe: Recipe, folder: str) -> AbstractContextManager[Engine]:
-    """Return the engine of a cluster.
-
-    Raises:
-        InvalidInput: its library is missing.
-    """
-    try:
-        from znni.cluster.dask_engine import dask_engine
-    except ImportError as error:
-        raise InvalidInput(
-            f"a cluster needs {error.name}, which is not installed; install it with: pip install "
-            f"'znni[cluster]'"
-        ) from None
-    return dask_engine(cluster, recipe, folder)
-
-
-@contextmanager
-def _scratch(cluster: Cluster, out: str | Path) -> Iterator[str]:
-    """Make a folder that only this user may read, and delete it afterwards.
-
-    For jobs it lies where all machines see it: beside the output, or in the current folder if the
-    output is at a URL.
-    """
-    beside = Path() if is_url(str(out)) else Path(out).parent
-    place = beside.absolute() if cluster.kind == "slurm" else None
-    folder = tempfile.mkdtemp(prefix="znni-cluster-", dir=place)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""Whole cases whose networks several GPUs compute: the labels are those of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from case_reference import network, run
+from case_scans import NET, nibabel, scan, weights_file, write
+from fleet_cases import two_workers
+
+from znni.cases.case_folder import Case
+from znni.cases.folder import predict_cases
+from znni.core.options import Choices
+from znni.core.run_options import Options
+from znni.core.shapes import Vec3
+from znni.engine.workers.worker import Worker
+from znni.inference import planning, session
+from znni.network.network import Network
+from znni.network.network_file import load_network
+
+PATCH = Vec3(8, 12, 10)
+OPTIONS = Options(limits=Choices(device="cpu", threads=1, costs="built-in"))
+
+
+@pytest.fixture
+def by_worker(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The number of blocks that each worker computes. A plan has several."""
+    seen = Counter[str]()
+    compute = Worker.compute
+
+    def noted(worker: Worker, *arguments: Any) -> Any:
+        seen[worker.name] += 1
+        return compute(worker, *arguments)
+
+    def in_small_blocks(found: Any, *_: Any, **__: Any) -> Any:
+        return [found.fastest_for(PATCH)]
+
+    monkeypatch.setattr(Worker, "compute", noted)
+    monkeypatch.setattr(planning, "fastest", in_small_blocks)
+    return seen
+
+
+@pytest.mark.slow
+def test_a_folder_of_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_worker: Counter[str]
+) -> None:
+    """Processes of the host stand for GPUs. They stay from case to case."""
+    weights_file(tmp_path / "w.npz", network())
+    file = tmp_path / "organs.yaml"
+    net = named_weights(file)
+    scans = [write(tmp_path / f"{seed}.nii", scan(seed=seed)) for seed in range(3)]
+    alone = [run(net, (path,), tmp_path / f"alone-{path.name}") for path in scans]
+    assert not by_worker
+    monkeypatch.setattr(session, "prepare", two_workers)
+    cases = [Case((path,), tmp_path / f"shared-{path.name}") for path in scans]
+    report = predict_cases(cases, net, OPTIONS)
+    assert report.failures == []
+    for case, labels in zip(cases, alone, strict=True):
+        np.testing.assert_array_equal(np.asarray(nibabel.load(case.out).dataobj).T, labels)
+    assert len(by_worker) == 2
+
+
+def named_weights(file: Path) -> Network:
+    """Return the network of cases, whose file names its weights."""
+    file.write_text(NET.replace("name: organs", "name: organs\nweights: w.npz"))
+    return load_network(file)
