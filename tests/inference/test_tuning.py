@@ -10,16 +10,20 @@ from math import exp
 from random import Random
 
 import pytest
+from emulated_gpu import emulated_gpu, needs_emulation
+from emulated_plans import MACHINE, primitives
 from fakes import GPU, Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, machine
 from planner_cases import NETWORK, NO_OVERHEAD
 
 from planner.cost_model import BUILT_IN
 from planner.repricing import repriced
 from planner.search import Search
+from znni.calibration import device_measure
 from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.device_measure import DeviceWorkbench
 from znni.calibration.measure import Workbench
+from znni.calibration.overhead_figures import run_overhead
 from znni.calibration.plan_measurement import measure_own
 from znni.calibration.shapes import Call
 from znni.core.shapes import Vec3
@@ -27,6 +31,7 @@ from znni.inference import tuning
 from znni.inference.tuning import Tuned, tune, tuning_text
 from znni.machine.machine import Machine
 from znni.machine.timing import Timing
+from znni.plans.accuracy import filter_by_class
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, convolved
 
@@ -139,6 +144,33 @@ def test_a_gpu_is_measured_in_the_same_way(measured: list[tuple[str, Call]]) -> 
     result = tuned(search_for({**CATALOGUE, **fake_gpu_catalogue(), near.name: near}, here))
     assert convolutions(result.after) == {"gpu_near"}
     assert {name for name, _ in measured} >= {"gpu_conv", "gpu_near"}
+
+
+@pytest.mark.slow
+@needs_emulation
+def test_the_kernels_of_a_gpu_run_when_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = DeviceWorkbench.measure
+    found: list[str] = []
+
+    def once(call: Callable[[], object], repeats: int) -> Timing:
+        call()
+        return Timing((1.0,) * repeats)
+
+    def pretend(bench: DeviceWorkbench, primitive: Primitive, call: Call, repeats: int) -> Timing:
+        run(bench, primitive, call, 1)
+        found.append(primitive.name)
+        seconds = BUILT_IN.estimate(primitive, *call, primitive.cost(*call)).seconds
+        return Timing((Random(primitive.name).uniform(0.8, 1.3) * seconds,) * repeats)
+
+    monkeypatch.setattr(device_measure, "timed_on_device", once)
+    monkeypatch.setattr(DeviceWorkbench, "measure", pretend)
+    known = filter_by_class(primitives(), "float32")
+    overhead = run_overhead(MACHINE)
+    search = Search(NETWORK, Vec3(4, 6, 6), MACHINE, known, overhead, device="gpu")
+    with emulated_gpu():
+        result = tuned(search)
+    assert not result.left
+    assert {str(step.primitive) for step in result.after.steps} <= set(found)
 
 
 def test_no_call_is_begun_when_the_time_is_up(
