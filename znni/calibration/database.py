@@ -1,4 +1,7 @@
-"""Measured times of primitives' calls, and of a run's work outside its layers."""
+"""Measured times of primitives' calls, and of a run's work outside its layers.
+
+``cost_file`` says where the file is, and opens it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Connected components of a mask, or of labels, in a volume larger than memory."""
+"""Connected components of a mask, or of labels, in a volume larger than memory.
+
+``postprocessing`` removes components of a run's labels; it joins them in ``slabs``.
+"""
 
 from __future__ import annotations
 

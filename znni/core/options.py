@@ -43,6 +43,7 @@ Calibrated: TypeAlias = Literal["all", DeviceKind]
 # How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
 Coarsening: TypeAlias = Literal["", "mean", "mode"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
+DEFAULT_COMPRESSION: Compression = "zstd"  # of the chunks of a Zarr
 # Compression of a file that is written at the end, from all finished blocks.
 Packing: TypeAlias = Literal["none", "deflate", "gzip"]
 Codec: TypeAlias = Literal["zstd", "gzip", "deflate"]

@@ -17,6 +17,7 @@ from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
 from znni.core.option_fields import Panel, described, pick
 from znni.core.options import (
+    DEFAULT_COMPRESSION,
     Border,
     Channel,
     Choices,
@@ -168,7 +169,9 @@ class StorageOptions:
 
     panel: ClassVar[Panel] = "Output"
 
-    compression: Compression | None = described(None, "Compression of Zarr chunks. Default: zstd.")
+    compression: Compression | None = described(
+        None, f"Compression of Zarr chunks. Default: {DEFAULT_COMPRESSION}."
+    )
     sharded: bool = described(False, "Store many chunks of a Zarr in one file.")
     pyramid: bool | None = described(
         None,

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
 from znni.core.logged import warn_once
-from znni.core.options import Choices, Compression, OutputType, Stored
+from znni.core.options import DEFAULT_COMPRESSION, Choices, Compression, OutputType, Stored
 from znni.core.run_options import InputOptions, Options, RegionOptions, RunKeywords
 from znni.core.shapes import FLOAT_BYTES, Box
 from znni.core.volume import NewOutput, Volume
@@ -331,7 +331,8 @@ def _compression_in(out: object, wanted: Compression | None) -> Compression:
     """
     if not _in_zarr(out):
         return "none"
-    return (wanted or "zstd") if str(out).rstrip("/").endswith(".zarr") else "zstd"
+    is_zarr = str(out).rstrip("/").endswith(".zarr")
+    return (wanted if is_zarr else None) or DEFAULT_COMPRESSION
 
 
 def _in_zarr(out: object) -> bool:

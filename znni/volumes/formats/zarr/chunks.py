@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.options import DEFAULT_COMPRESSION
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.machine.io_threads import at_once, finish, mapped
@@ -61,7 +62,7 @@ class ZarrChunks:
         self._chunk = Vec3(*array.chunks[1:])
         self._file = Vec3(*(array.shards or array.chunks)[1:])
         self._in_shard = self._file // self._chunk if wanted.sharded else None
-        self._encode = encoder(wanted.compression or "zstd")
+        self._encode = encoder(wanted.compression or DEFAULT_COMPRESSION)
 
     def write(self, block: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a block."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Coarsening
+from znni.core.options import DEFAULT_COMPRESSION, Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Grid, LastSteps, NewOutput
 from znni.volumes.formats import library
@@ -190,7 +190,7 @@ def new_array(
         dtype=wanted.dtype,
         chunks=(1, *chunk),
         shards=(1, *shard) if wanted.sharded else None,
-        compressors=compressors(wanted.compression or "zstd"),
+        compressors=compressors(wanted.compression or DEFAULT_COMPRESSION),
         dimension_names=("c", "z", "y", "x"),
         attributes=attributes | ({PYRAMID: wanted.coarsening} if wanted.coarsening else {}),
         zarr_format=3,
