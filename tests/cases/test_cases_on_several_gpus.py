@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from case_reference import network, run
-from case_scans import NET, nibabel, scan, weights_file, write
+from case_scans import nibabel, scan, weights_file, write
+from emulated_fleet import GPUS, use_emulated_gpus
+from emulated_gpu import needs_emulation
 from fleet_cases import two_workers
 
+from znni.cases.case import predict
 from znni.cases.case_folder import Case
 from znni.cases.folder import predict_cases
 from znni.core.options import Choices
@@ -19,8 +22,10 @@ from znni.core.run_options import Options
 from znni.core.shapes import Vec3
 from znni.engine.workers.worker import Worker
 from znni.inference import planning, session
+from znni.inference.session import Session
 from znni.network.network import Network
 from znni.network.network_file import load_network
+from znni.network.weights import random_weights
 
 PATCH = Vec3(8, 12, 10)
 OPTIONS = Options(limits=Choices(device="cpu", threads=1, costs="built-in"))
@@ -66,5 +71,26 @@ def test_a_folder_of_cases(
 
 def named_weights(file: Path) -> Network:
     """Return the network of cases, whose file names its weights."""
+    from case_scans import NET
+
     file.write_text(NET.replace("name: organs", "name: organs\nweights: w.npz"))
     return load_network(file)
+
+
+@pytest.mark.slow
+@needs_emulation
+def test_emulated_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_worker: Counter[str]
+) -> None:
+    use_emulated_gpus(monkeypatch)
+    net, found = network(), []
+    file = write(tmp_path / "scan.nii", scan())
+    for gpus in (1, GPUS):
+        by_worker.clear()
+        options = Options(limits=Choices(device="gpu", gpus=gpus, costs="built-in"))
+        case = Case((file,), tmp_path / f"by-{gpus}.nii")
+        predict(case, net, random_weights(net, 7), Session(), options)
+        found.append(np.asarray(nibabel.load(case.out).dataobj))
+        assert len(by_worker) == gpus
+    np.testing.assert_array_equal(found[1], found[0])
+    assert len(np.unique(found[0])) == 3

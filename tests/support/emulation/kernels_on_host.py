@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree, which
 from tempfile import mkdtemp
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -295,6 +296,9 @@ def _operands(section: str) -> Iterator[str]:
         yield f"({section[begin:at]})"
 
 
+_launching = Lock()  # the runtime has one block at a time
+
+
 class Kernel:
     """A kernel that runs on the host, with the interface of CuPy's.
 
@@ -332,14 +336,15 @@ class Kernel:
             raise KernelFailed(f"{self._name} may not take {shared_mem} bytes of shared memory")
         held = [np.array(_value(argument)) for argument in arguments]
         addresses = (ctypes.c_void_p * len(held))(*(each.ctypes.data for each in held))
-        found = runtime().launch(
-            self._invoke,
-            addresses,
-            ctypes.byref(_Index3(*grid, *(1,) * (3 - len(grid)))),
-            ctypes.byref(_Index3(*block, *(1,) * (3 - len(block)))),
-            ctypes.c_size_t(shared_mem),
-            *self._order,
-        )
+        with _launching:
+            found = runtime().launch(
+                self._invoke,
+                addresses,
+                ctypes.byref(_Index3(*grid, *(1,) * (3 - len(grid)))),
+                ctypes.byref(_Index3(*block, *(1,) * (3 - len(block)))),
+                ctypes.c_size_t(shared_mem),
+                *self._order,
+            )
         if found is not None:
             raise KernelFailed(f"{self._name}: {found.decode()}")
 
