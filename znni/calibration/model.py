@@ -120,8 +120,8 @@ class MeasuredModel(CostModel):
             names = [name for name, its_kind in self._kinds.items() if its_kind is kind]
             common = self._common[primitive.device.kind]
             self._known[kind, where] = {
-                name: Factor(exp(common + found.mean + found.error**2 / 2), found.error)
-                for name, found in zip(
+                name: Factor(exp(common + each.mean + each.error**2 / 2), each.error)
+                for name, each in zip(
                     names, self._regression(kind).predict(names, where), strict=True
                 )
             }

@@ -39,10 +39,10 @@ class OptimisticModel(CostModel):
 
         def factor(primitive: Primitive) -> Factor:
             if primitive.name not in known:
-                found = expected(primitive)
+                least = expected(primitive)
                 if not self._model.is_sure(primitive, call):
-                    found = found._replace(times=found.times * exp(-found.error))
-                known[primitive.name] = found
+                    least = least._replace(times=least.times * exp(-least.error))
+                known[primitive.name] = least
             return known[primitive.name]
 
         return factor

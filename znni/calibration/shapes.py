@@ -148,7 +148,7 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
         allowed: bytes for measuring: one third each for inputs, for the memory that calls take
             besides them, and for what is kept between calls.
     """
-    found: list[Call] = []
+    calls: list[Call] = []
     drawn = chain.from_iterable(
         zip(
             random_calls(Random(primitive.name), effort.extents),
@@ -159,11 +159,11 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
     parts = primitive.packed_parts if isinstance(primitive, TakesPacked) else 0
     for each in islice(chain.from_iterable(drawn), MOST_DRAWN):
         call = each.packed(parts) if parts else each
-        if call not in found and _suits(primitive, call, effort, allowed):
-            found.append(call)
-        if len(found) == effort.calls:
+        if call not in calls and _suits(primitive, call, effort, allowed):
+            calls.append(call)
+        if len(calls) == effort.calls:
             break
-    return found
+    return calls
 
 
 def random_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]]:

@@ -175,9 +175,9 @@ class CaseRun:
         with self._holding:
             self._runs.complete()
             return_freed_memory()
-            found = joined_labels([self._part(number) for number in sorted(self._runs.inputs)])
+            labels = joined_labels([self._part(number) for number in sorted(self._runs.inputs)])
             if removing := [*self._networks.largest, *self._removing]:
-                found = self._without_components(found, removing)
+                labels = self._without_components(labels, removing)
             if self._networks.rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)
             if case.probabilities:
@@ -188,7 +188,7 @@ class CaseRun:
                 maps = self._runs.out(0)
                 write_probabilities(scan, prepared, maps, case.probabilities, progress)
                 steps.done("probabilities")
-            write_labels(scan, found, case.out, steps.progress_of("writing"))
+            write_labels(scan, labels, case.out, steps.progress_of("writing"))
             steps.done("writing")
             discard(case)
         reports, on_cluster = tuple(self._runs.reports), tuple(self._runs.on_cluster)

@@ -321,6 +321,6 @@ class _Account:
             self._tell()
 
     def _tell(self) -> None:
-        found = self.report
-        done = len(found.reports) + len(found.finished_before) + len(found.failures)
+        report = self.report
+        done = len(report.reports) + len(report.finished_before) + len(report.failures)
         self._done(done, self._total)

@@ -218,8 +218,8 @@ def _process_bytes(prepared: Preparation, found: Search) -> int:
 
 def _reading_bytes(scan: Scan, network: Network, size: Vec3, room: int, label_bytes: int) -> int:
     maps, itemsize = scan.volume.features, scan.volume.itemsize
-    found = 0 if network.scaling.is_fixed else statistics_bytes(network, scan.volume)
+    nbytes = 0 if network.scaling.is_fixed else statistics_bytes(network, scan.volume)
     if network.scaling.within == "nonzero":
         mask = mask_slab(size, maps, itemsize, room, label_bytes).nbytes
-        found = max(found, mask, scaling_bytes(size, maps, itemsize))
-    return found
+        nbytes = max(nbytes, mask, scaling_bytes(size, maps, itemsize))
+    return nbytes

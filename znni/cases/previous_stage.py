@@ -109,11 +109,11 @@ def write_labels_before(
     with new_array_file(path, dtype, (1, *resampling.target)) as file:
         for box in slabs.boxes:
             source = resampling.source_box(box)
-            found = np.asarray(labels[slice(None), *source.shifted(crop.start).slices])[0]
-            _check_labels(found, stage)
-            numbers = found.astype(dtype) + dtype.type(1)
+            part = np.asarray(labels[slice(None), *source.shifted(crop.start).slices])[0]
+            _check_labels(part, stage)
+            numbers = part.astype(dtype) + dtype.type(1)
             if mask is not None:  # nnU-Net counts these voxels as a label of their own
-                numbers[(found == 0) & ~np.asarray(mask[source.slices])] = OUTSIDE
+                numbers[(part == 0) & ~np.asarray(mask[source.slices])] = OUTSIDE
             made = numbers
             if resampling.changes:
                 made = resample_labels(numbers, source.start, resampling, box, threads=threads)

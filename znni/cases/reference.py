@@ -196,8 +196,8 @@ def _nonzero(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _around(mask: NDArray[np.bool_]) -> Box:
     """Return the box around the true voxels of a mask; all of it if there are none."""
-    found = [np.flatnonzero(mask.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))]
-    if not len(found[0]):
+    along = [np.flatnonzero(mask.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))]
+    if not len(along[0]):
         return Box(Vec3(0, 0, 0), Vec3(*mask.shape))
-    start = Vec3(*(int(each[0]) for each in found))
-    return Box(start, Vec3(*(int(each[-1]) + 1 for each in found)))
+    start = Vec3(*(int(each[0]) for each in along))
+    return Box(start, Vec3(*(int(each[-1]) + 1 for each in along)))

@@ -89,15 +89,15 @@ def _identity(results: Results) -> str:
     place = results.place
     if not (place / PLANS).exists():
         check_holds_no_results(place)
-    found = sha256(state_of_source(Path(__file__).parent.parent / "importing").encode())
+    digest = sha256(state_of_source(Path(__file__).parent.parent / "importing").encode())
     for name in (PLANS, DATASET):
         try:
-            found.update((place / name).read_bytes())
+            digest.update((place / name).read_bytes())
         except OSError as error:
             raise InvalidInput(
                 f"{place / name}: {error.strerror}; give a results folder of nnU-Net, which has it"
             ) from None
     for file in results.checkpoints:
         about = file.stat()
-        found.update(f"{file.resolve()} {about.st_size} {about.st_mtime_ns}".encode())
-    return found.hexdigest()
+        digest.update(f"{file.resolve()} {about.st_size} {about.st_mtime_ns}".encode())
+    return digest.hexdigest()

@@ -210,16 +210,16 @@ def _labels(path: Path, scan: Scan, maps: int) -> ArrayVolume:
 
 def _voxels(labels: ArrayVolume, count: int, generator: np.random.Generator) -> list[Vec3]:
     """Return random voxels, some side by side, half of them with labels other than 0."""
-    found: list[Vec3] = []
-    while len(found) < count:
+    voxels: list[Vec3] = []
+    while len(voxels) < count:
         at = Vec3(*map(int, generator.integers(labels.size)))
-        for _ in range(TRIES if len(found) // TOGETHER % 2 == 0 else 0):
+        for _ in range(TRIES if len(voxels) // TOGETHER % 2 == 0 else 0):
             if labels.read(Box(at, at + 1)).any():
                 break
             at = Vec3(*map(int, generator.integers(labels.size)))
-        together = min(TOGETHER, count - len(found), labels.size.x - at.x)
-        found += [at._replace(x=at.x + step) for step in range(together)]
-    return found
+        together = min(TOGETHER, count - len(voxels), labels.size.x - at.x)
+        voxels += [at._replace(x=at.x + step) for step in range(together)]
+    return voxels
 
 
 def _as_stored(at: Vec3, scan: Scan) -> Vec3:

@@ -89,12 +89,12 @@ class Offer:
 
 def _state_of_module(name: str) -> str:
     """Return a text that changes with the code of a module or a package."""
-    found = find_spec(name)
-    if found is None or not found.origin:
+    spec = find_spec(name)
+    if spec is None or not spec.origin:
         return ""
-    if found.submodule_search_locations:
-        return state_of_source(Path(found.origin).parent)
-    about = os.stat(found.origin)  # noqa: PTH116
+    if spec.submodule_search_locations:
+        return state_of_source(Path(spec.origin).parent)
+    about = os.stat(spec.origin)  # noqa: PTH116
     return f"{about.st_size} {about.st_mtime_ns}"
 
 

@@ -185,12 +185,12 @@ def delete_unused(folder: Path, most_bytes: int) -> None:
     A folder within the folder counts as one file, which is used when any of its files is.
     """
     with suppress(OSError):
-        found: list[tuple[float, int, Path]] = []
+        files: list[tuple[float, int, Path]] = []
         for path in [Path(entry.path) for entry in os.scandir(folder)]:
             with suppress(FileNotFoundError):
-                found.append((*_use_of(path), path))
-        left, now = sum(size for _, size, _ in found), time()
-        for used, size, path in sorted(found):
+                files.append((*_use_of(path), path))
+        left, now = sum(size for _, size, _ in files), time()
+        for used, size, path in sorted(files):
             days = (now - used) / DAY
             if days < FEWEST_DAYS or (days < MOST_DAYS and left <= most_bytes):
                 return

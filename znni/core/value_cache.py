@@ -38,9 +38,9 @@ class _Values(pickle.Unpickler):
         if package == "pathlib" and name in PATHS:
             return PATHS[name]
         if package in OWN:
-            found = super().find_class(module, name)
-            if isinstance(found, type) and (is_dataclass(found) or issubclass(found, tuple)):
-                return found
+            kind = super().find_class(module, name)
+            if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, tuple)):
+                return kind
         raise pickle.UnpicklingError(f"{module}.{name} is no class of values")
 
 

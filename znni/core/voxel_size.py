@@ -131,13 +131,13 @@ def voxel_size(text: str, named: Callable[[str], str] = OPTION) -> VoxelSize:
         InvalidInput: the text has another form, or names an unknown unit.
     """
     form = f"give three extents as {named('0.5,0.1,0.1um')}, or one for all axes"
-    found = FORM.fullmatch(text)
-    if not found:
+    match = FORM.fullmatch(text)
+    if not match:
         raise InvalidInput(f"{named(text)} is no size of a voxel; {form}")
-    z, y, x = (float(found[part] or found[1]) for part in (1, 2, 3))
+    z, y, x = (float(match[part] or match[1]) for part in (1, 2, 3))
     if not all(0 < extent < float("inf") for extent in (z, y, x)):
         raise InvalidInput(f"{named(text)} has a voxel of no extent; {form}")
-    name = (found[4] or "").strip()
+    name = (match[4] or "").strip()
     unit = UNITS_BY_SYMBOL.get(name) or (name if name in LENGTHS else name.removesuffix("s"))
     if name and unit not in LENGTHS:
         known = ", ".join([*("nm", "um", "mm", "cm", "m"), *LENGTHS])

@@ -178,22 +178,22 @@ def described(content: Any) -> Description:
             f"{' and '.join(VERSIONS)}"
         )
     try:
-        found = Description.model_validate({**content, "format_version": version})
+        model = Description.model_validate({**content, "format_version": version})
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         raise InvalidInput(
             f"is not as bioimage.io writes it: wrong or missing at {where} ({problem['msg']})"
         ) from None
-    if found.type != "model":
-        raise InvalidInput(f"describes a {found.type}, not a model; give the package of a model")
+    if model.type != "model":
+        raise InvalidInput(f"describes a {model.type}, not a model; give the package of a model")
     for tensors, tests in (
-        (found.inputs, found.test_inputs),
-        (found.outputs, found.test_outputs),
+        (model.inputs, model.test_inputs),
+        (model.outputs, model.test_outputs),
     ):
         for tensor, path in zip(tensors, tests, strict=False):
             tensor.test = tensor.test or Source(source=path)
-    for tensor in (*found.inputs, *found.outputs):
+    for tensor in (*model.inputs, *model.outputs):
         if len(tensor.halo) != len(tensor.axes):
             raise InvalidInput(f"its tensor {tensor.name} has a halo of {len(tensor.halo)} axes")
-    return found
+    return model

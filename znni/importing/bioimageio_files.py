@@ -64,12 +64,12 @@ class Package:
             InvalidInput: it is elsewhere, missing, or not the file that the description means.
         """
         inside = _inside(source)
-        found = self.root.joinpath(str(inside))
-        if not found.is_file():
+        file = self.root.joinpath(str(inside))
+        if not file.is_file():
             raise InvalidInput(f"its file {source.path} is missing; {DOWNLOAD}")
-        if not isinstance(found, Path):
-            found = self._unpack(found, inside)
-        return _checked(found, source)
+        if not isinstance(file, Path):
+            file = self._unpack(file, inside)
+        return _checked(file, source)
 
     def _unpack(self, packed: ZipPath, inside: PurePosixPath) -> Path:
         assert self.unpacked is not None

@@ -78,18 +78,18 @@ def read_model(path: Path, like: Network | None) -> Found:
         order = _order(given)
         for output in model.outputs:
             _check_order(output, given)
-        found = _weights(package, model, like)
+        contents = _weights(package, model, like)
         sample = _sample(package, model, order)
     if order != (0, 1, 2):
-        found = reordered(found, order)
-    graph, original = found.graph, found.original
+        contents = reordered(contents, order)
+    graph, original = contents.graph, contents.original
     scaling, before = input_scaling(given, graph.maps)
     after, threshold, maps = _after(model, sample, graph)
     graph = _surrounded(graph, before, after)
     if isinstance(original, Original) and (before or any(after)):
         original = _surrounded_original(original, before, after, maps)
     window = _window(graph, model, sample)
-    notes = (*found.notes, *_notes(model, scaling.is_fixed, window))
+    notes = (*contents.notes, *_notes(model, scaling.is_fixed, window))
     if threshold is not None:
         notes += (threshold_note(threshold),)
         sample = replace(sample, threshold=threshold)

@@ -84,22 +84,22 @@ def floats(origin: str, what: str, array: object) -> Float64:
 
 def vector(origin: str, what: str, array: object, maps: int) -> Float64:
     """Return values (maps,), which are zeros if there is no array."""
-    found = np.zeros(maps) if array is None else floats(origin, what, array)
-    if found.shape != (maps,):
+    values = np.zeros(maps) if array is None else floats(origin, what, array)
+    if values.shape != (maps,):
         refuse(
             origin,
-            f"has a {what} of shape {found.shape} for {counted(maps, 'map')}; give one value for "
+            f"has a {what} of shape {values.shape} for {counted(maps, 'map')}; give one value for "
             f"each",
         )
-    return found
+    return values
 
 
 def extents(origin: str, what: str, given: object) -> Vec3:
     """Return three positive integers, from one or three given ones."""
-    found = _three_integers(given)
-    if found is None or min(found) < 1:
+    integers = _three_integers(given)
+    if integers is None or min(integers) < 1:
         refuse(origin, f"has {what} {given}; give three positive integers")
-    return found
+    return integers
 
 
 def count(origin: str, what: str, given: object) -> int:

@@ -168,25 +168,25 @@ def _made(
 ) -> tuple[Folded, Parity | str, Parity | str | None, tuple[str, ...]]:
     """Return a source as a network, its comparisons with the original, and the assumptions made."""
     try:
-        found = _found(source, like)
+        contents = _found(source, like)
         if like:
-            found = replace(found, settings=_completed(found.settings, like))
-        found = _in_axes(found, axes)
-        settings = found.settings
-        folded = fold(name, found.graph, "its weights", settings.scaling)
+            contents = replace(contents, settings=_completed(contents.settings, like))
+        contents = _in_axes(contents, axes)
+        settings = contents.settings
+        folded = fold(name, contents.graph, "its weights", settings.scaling)
         folded = replace(folded, network=_with(folded.network, settings))
     except NotExpressed as error:
         said = f"{_named(source)}: {own_library_advice(source)}{error.why}"
         raise NotExpressed(said, error.why) from error.__cause__
     except InvalidInput as error:
         raise InvalidInput(f"{_named(source)}: {error}") from error.__cause__
-    original, notes = found.original, found.notes
-    if found.graph.margin != NO_PADDING:
+    original, notes = contents.original, contents.notes
+    if contents.graph.margin != NO_PADDING:
         notes = (*notes, WITHOUT_CROP)
     if folded.stride != ONE:
         notes = (*notes, SLIDES.format(stride=folded.stride))
     parity = compare(folded, original, compute) if isinstance(original, Original) else original
-    sample = compare_sample(folded, found.sample, original, compute) if found.sample else None
+    sample = compare_sample(folded, contents.sample, original, compute) if contents.sample else None
     return folded, parity, sample, notes
 
 

@@ -57,8 +57,8 @@ def read_bundle(path: Path) -> Found:
     before = steps_before(components_of(config.part("preprocessing"), "preprocessing"))
     after = steps_after(components_of(config.part("postprocessing"), "postprocessing"), before)
     window, beyond = _window(config)
-    found = read_module(_module(config, path))
-    graph, maps = found.graph, _output_maps(found.graph)
+    contents = read_module(_module(config, path))
+    graph, maps = contents.graph, _output_maps(contents.graph)
     inputs, outputs = _channels(path)
     channels = _names(inputs, graph.maps, "channel")
     names = _names(outputs, maps, "map")
@@ -80,11 +80,11 @@ def read_bundle(path: Path) -> Found:
         window=window, labels=labels if after.masks is None else (), spacing=spacing, case=case
     )
     notes = (
-        *found.notes,
+        *contents.notes,
         "its axes are xyz in MONAI, and zyx here",
         f"it is for whole scans: run it by znni infer with {option('case', True)}",
     )
-    return reordered(replace(found, notes=notes, settings=settings), ORDER)
+    return reordered(replace(contents, notes=notes, settings=settings), ORDER)
 
 
 def _module(config: Config, path: Path) -> Any:

@@ -170,11 +170,11 @@ def component_of(value: Any, what: str) -> Component | None:
 def components_of(value: Any, what: str) -> Iterator[Component]:
     """Yield the components of a list, or of a ``Compose``, in their order."""
     for number, each in enumerate(value if isinstance(value, list) else [value]):
-        found = component_of(each, f"{what}[{number}]" if isinstance(value, list) else what)
-        if found and found.name == "Compose":
-            yield from components_of(found.arguments.get("transforms", []), what)
-        elif found:
-            yield found
+        component = component_of(each, f"{what}[{number}]" if isinstance(value, list) else what)
+        if component and component.name == "Compose":
+            yield from components_of(component.arguments.get("transforms", []), what)
+        elif component:
+            yield component
 
 
 def check_plain(value: Any, what: str) -> None:

@@ -45,25 +45,25 @@ class Results:
         if (path / name).is_file():
             return [path.resolve() / name]
         if self.folds:
-            found = [path / f"fold_{fold}" / name for fold in self.folds]
-            if missing := [file for file in found if not file.is_file()]:
+            checkpoints = [path / f"fold_{fold}" / name for fold in self.folds]
+            if missing := [file for file in checkpoints if not file.is_file()]:
                 folders = sorted(file.parent.name for file in path.glob(f"fold_*/{name}"))
                 there = ", ".join(folder.removeprefix("fold_") for folder in folders)
                 raise InvalidInput(
                     f"{path} has no {missing[0].relative_to(path)}; its folds are {there or 'none'}"
                 )
-            return found
-        found = sorted(path.glob(f"fold_*/{name}"))
-        numbered = [each for each in found if each.parent.name != "fold_all"]
+            return checkpoints
+        checkpoints = sorted(path.glob(f"fold_*/{name}"))
+        numbered = [each for each in checkpoints if each.parent.name != "fold_all"]
         for folder in sorted(path.glob("fold_[0-9]*")):
             if numbered and not (folder / name).is_file():
                 warn_once(f"{folder} has no {name}, and is left out: the others are averaged")
-        if not found:
+        if not checkpoints:
             raise InvalidInput(
                 f"{path} has no {name}, which a finished training writes; finish one, or give the "
                 f"file of another checkpoint, such as fold_0/checkpoint_best.pth"
             )
-        return numbered or found
+        return numbered or checkpoints
 
 
 def is_results(path: Path) -> bool:

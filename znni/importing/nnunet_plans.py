@@ -175,12 +175,15 @@ def configuration_of(plans: Plans, name: str) -> Configuration:
         at = plans.configurations[at].get("inherits_from")
     if "architecture" not in entry and "UNet_class_name" in entry:
         entry["architecture"] = _older_architecture(_valid(_Older, entry, name))
-    found = _valid(Configuration, entry, name)
-    axes = 2 if len(found.patch_size) == 2 else 3
-    for key, values in (("patch_size", found.patch_size), ("spacing", found.spacing)):
+    config = _valid(Configuration, entry, name)
+    axes = 2 if len(config.patch_size) == 2 else 3
+    for key, values in (
+        ("patch_size", config.patch_size),
+        ("spacing", config.spacing),
+    ):
         if len(values) != axes:
             raise InvalidInput(f"{PLANS}: configuration {name} has a wrong {key}: {values}")
-    return found
+    return config
 
 
 def _valid(model: type[Model], entry: Mapping[str, Any], name: str) -> Model:

@@ -116,13 +116,13 @@ def compare_sample(
             f"have {sample.output.shape}; nothing is written: report this"
         )
     if sample.threshold is None:
-        found = Parity(sample.name, _difference(ours, sample.output), size, MOST_SAMPLE_ERROR)
+        parity = Parity(sample.name, _difference(ours, sample.output), size, MOST_SAMPLE_ERROR)
     else:
         apart = float(np.mean((ours > sample.threshold) != (sample.output > 0)))
-        found = Parity(sample.name, apart, size, MOST_APART, sample.threshold)
-    if not found.is_small:
-        raise RunFailed(f"as imported, the network is another one: {found}; nothing is written")
-    return found
+        parity = Parity(sample.name, apart, size, MOST_APART, sample.threshold)
+    if not parity.is_small:
+        raise RunFailed(f"as imported, the network is another one: {parity}; nothing is written")
+    return parity
 
 
 def compare(folded: Folded, original: Original, compute: Compute) -> Parity | str:
@@ -252,14 +252,14 @@ def _judged(
         return "its output is not finite on random input, which would show nothing"
     if other.size > 1 and np.ptp(other) == 0:
         return "its output is the same everywhere on random input, which would show nothing"
-    found = Parity(original.runtime, _difference(own, other), size)
-    if not found.is_small:
+    parity = Parity(original.runtime, _difference(own, other), size)
+    if not parity.is_small:
         raise RunFailed(
             f"as imported, the network differs from what {original.runtime} computes by "
-            f"{found.error:.1e} of the largest output, and {MOST_ERROR:g} is allowed; nothing is "
+            f"{parity.error:.1e} of the largest output, and {MOST_ERROR:g} is allowed; nothing is "
             f"written: report this"
         )
-    return found
+    return parity
 
 
 def _difference(ours: Float32, theirs: Float32) -> float:

@@ -53,10 +53,10 @@ def read_3dunet(path: Path) -> Found:
         module = built(LIBRARY, name, model, read_checkpoint(path))
     except InvalidInput as error:
         raise InvalidInput(f"its parameters {error}") from error.__cause__
-    found = read_module(module)
+    contents = read_module(module)
     scaling, notes = _scaling(config)
-    settings = Settings(scaling, _window(config) if _needs_window(found) else None)
-    return replace(found, settings=settings, notes=(*found.notes, *notes))
+    settings = Settings(scaling, _window(config) if _needs_window(contents) else None)
+    return replace(contents, settings=settings, notes=(*contents.notes, *notes))
 
 
 def _of_package(path: Path) -> Found:
@@ -72,22 +72,22 @@ def _of_package(path: Path) -> Found:
 
 def _configuration(path: Path) -> Mapping[str, Any] | None:
     """Return the configuration of a training beside its checkpoint; None if there is none."""
-    found: dict[str, Mapping[str, Any]] = {}
+    configs: dict[str, Mapping[str, Any]] = {}
     for file in sorted(path.parent.iterdir()):
         if file.suffix in YAML_SUFFIXES:
             content = _content(file)
             if isinstance(content.get("model"), Mapping) and "name" in content["model"]:
-                found[file.name] = content
-    models = [content["model"] for content in found.values()]
+                configs[file.name] = content
+    models = [content["model"] for content in configs.values()]
     if not models:
         return None
     if any(model != models[0] for model in models):
         raise InvalidInput(
-            f"may be of {', '.join(found)}, which lie beside it and have different models; leave "
+            f"may be of {', '.join(configs)}, which lie beside it and have different models; leave "
             f"one of them there"
         )
     # A configuration of tests has the same model, and not the input of the training.
-    return max(found.values(), key=lambda content: _at(content, "loaders", "train") is not None)
+    return max(configs.values(), key=lambda content: _at(content, "loaders", "train") is not None)
 
 
 def _content(file: Path) -> Mapping[str, Any]:

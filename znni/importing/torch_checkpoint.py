@@ -105,11 +105,11 @@ def _state_dict(held: object) -> Mapping[str, Any]:
     if _is_state_dict(held):
         return held  # type: ignore[return-value]
     inner = held.items() if isinstance(held, Mapping) else ()
-    found = {str(key): value for key, value in inner if _is_state_dict(value)}
-    if len(found) != 1:
-        names = f"{', '.join(found)}" or "none"
+    dicts = {str(key): value for key, value in inner if _is_state_dict(value)}
+    if len(dicts) != 1:
+        names = f"{', '.join(dicts)}" or "none"
         raise InvalidInput(f"has to hold one state dict, and holds {names}; {SAVE_TENSORS}")
-    return next(iter(found.values()))
+    return next(iter(dicts.values()))
 
 
 def _is_state_dict(value: object) -> bool:

@@ -57,15 +57,15 @@ def read_module(module: Any) -> Found:
     tried = list(product(dict.fromkeys((taken[0], min(taken))), SIZES))
     errors: list[InvalidInput] = []
     with telling_if_long("exporting the network from PyTorch"):
-        if found := _of_two_sizes(own, tried, errors):
-            return found
+        if contents := _of_two_sizes(own, tried, errors):
+            return contents
         for maps, size in tried:
             try:
-                found = of_live_program(_exported(own, maps, size, torch.export.Dim.AUTO))
+                contents = of_live_program(_exported(own, maps, size, torch.export.Dim.AUTO))
             except (_NotExported, Unsuited) as error:
                 errors.append(error)
             else:
-                return _with_original(found, own, size)
+                return _with_original(contents, own, size)
     raise errors[0]
 
 

@@ -126,9 +126,9 @@ def rehearse(request: Request, find: Find = given_or_found) -> DryRun:
         begun = writer_at(request.out, request.source, asked.region.mask).begun(wanted)
     except ZnniError as error:
         obstacles.append(error)
-    found, _ = plan_of_rest(begun, request.plan, asked, find)
-    left = Remaining(asked.job, begun.history, swept=found.is_swept)
-    blocks = [tile.written for tile in left.tiles(found.patch, swept=found.is_swept)]
+    plan, _ = plan_of_rest(begun, request.plan, asked, find)
+    left = Remaining(asked.job, begun.history, swept=plan.is_swept)
+    blocks = [tile.written for tile in left.tiles(plan.patch, swept=plan.is_swept)]
     outside = None
     try:
         outside = _share_outside(asked.mask, asked.job, blocks) if asked.mask else None
@@ -137,7 +137,7 @@ def rehearse(request: Request, find: Find = given_or_found) -> DryRun:
     wanted_blocks = ceil((1 - (outside or 0.0)) * len(blocks))
     total = asked.job.output.volume
     rest = total - left.voxels, wanted_blocks, tuple(obstacles), outside
-    return DryRun(as_here(found), total, *rest)
+    return DryRun(as_here(plan), total, *rest)
 
 
 def _share_outside(mask: Volume, job: Job, blocks: Sequence[Box]) -> float:

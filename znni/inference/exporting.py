@@ -216,13 +216,13 @@ class _Copy:
 
         def one_map(feature: int, box: Box) -> NDArray[Any]:
             maps = slice(None) if of_all else slice(feature, feature + 1)
-            found: NDArray[Any] = self.read(box, maps)[0]
-            return found
+            values: NDArray[Any] = self.read(box, maps)[0]
+            return values
 
         each = size.y * size.x * _bytes_of_voxel(self) * read_maps
         total = self.wanted.features * size.z
-        found = planes(one_map, self.wanted.features, size, each, room // COPIES)
-        for done, plane in enumerate(found, start=1):
+        values = planes(one_map, self.wanted.features, size, each, room // COPIES)
+        for done, plane in enumerate(values, start=1):
             yield plane
             if done % CHUNK == 0 or done == total:
                 progress(size.volume * done // total, size.volume)

@@ -255,10 +255,10 @@ class _Account:
         log.warning("%s", self._report.failures[-1])
 
     def _tell(self) -> None:
-        found = self._report
-        done = len(found.reports) + len(found.finished_before) + len(found.failures)
+        report = self._report
+        done = len(report.reports) + len(report.finished_before) + len(report.failures)
         try:
-            self._progress(done, len(found.outputs))
+            self._progress(done, len(report.outputs))
         except BaseException as error:
             self._stop = error
             raise

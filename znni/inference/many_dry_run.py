@@ -100,7 +100,7 @@ def rehearse_many(
         InvalidInput: nothing would be computed, as for ``znni.infer_many``.
     """
     requests, folder = requests_for(sources, request, suffix), Path(request.out)
-    found = ManyDryRun({source: Path(each.out) for source, each in requests.items()})
+    rehearsal = ManyDryRun({source: Path(each.out) for source, each in requests.items()})
     session = Session(request.options.limits, measures=False)
     with closing(session), _looked_at(folder) as place:
         for source, each in requests.items():
@@ -108,16 +108,16 @@ def rehearse_many(
                 if is_finished(each):
                     asked = open_faster(each)
                     check_finished(asked, parameters_of(asked))
-                    found.finished_before.append(source)
+                    rehearsal.finished_before.append(source)
                     continue
                 out = place / Path(each.out).name
                 run = rehearse(replace(each, out=out), session.plan_for)
                 if run.obstacles:
                     raise run.obstacles[0]
-                found.runs[source] = run
+                rehearsal.runs[source] = run
             except (ZnniError, OSError, MemoryError) as error:
-                found.failures.append(Failure(source, _about(folder, place, error)))
-    return found
+                rehearsal.failures.append(Failure(source, _about(folder, place, error)))
+    return rehearsal
 
 
 @contextmanager

@@ -246,9 +246,9 @@ def _like(inputs: Any, outputs: Float32) -> Any:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(inputs, torch.Tensor):
-        found = torch.from_numpy(outputs).to(inputs.device)
+        tensor = torch.from_numpy(outputs).to(inputs.device)
         if hasattr(inputs, "copy_meta_from"):  # a MetaTensor of MONAI
-            found = found.as_subclass(type(inputs))
-            found.copy_meta_from(inputs)
-        return found
+            tensor = tensor.as_subclass(type(inputs))
+            tensor.copy_meta_from(inputs)
+        return tensor
     return outputs

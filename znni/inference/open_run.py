@@ -114,10 +114,10 @@ class OpenRun:
             stopwatch.add("measuring", measuring)
             stopwatch.add("planning", -measuring)
             with stopwatch.during("opening"):
-                found = self._asked
-                self._blocks = Blocks(found.volume, job, found.network, weights, found.mask)
+                agreed = self._asked
+                self._blocks = Blocks(agreed.volume, job, agreed.network, weights, agreed.mask)
                 self._expected = session.expected(self.plan)
-                self._attributes = provenance(self.plan, weights, found, self._expected)
+                self._attributes = provenance(self.plan, weights, agreed, self._expected)
                 self._attributes |= grid_attributes(wanted.grid)
                 output.describe(self._attributes, self.plan.patch)
                 boxes = share and share(self.plan.patch)
@@ -175,11 +175,11 @@ class OpenRun:
                         wait()
                         name()
                 session.done(plan, asked.choices)
-            found = replace(report, time=report.time + stopwatch.seconds)
-            log.info("%s", found)
+            complete_report = replace(report, time=report.time + stopwatch.seconds)
+            log.info("%s", complete_report)
             is_whole = not (self._request.plan or self._earlier or self._share)
-            session.note_phases(found, plan, whole=is_whole)
-            return found
+            session.note_phases(complete_report, plan, whole=is_whole)
+            return complete_report
 
         return complete
 

@@ -74,16 +74,16 @@ def given_or_found(
         search = _search_here(required, tell_machine, sweeps=sweeps)
         start = perf_counter()
         try:
-            found = planning.fastest(search)[0]
+            plan = planning.fastest(search)[0]
         except DoesNotFit as error:
             if stored.output_array:
                 error.add_note(f"{in_units(stored.output_array)} of that are for the output array")
             raise
         if search.calls:  # else it was kept
             tell(perf_counter() - start)
-        _warn_beyond_available(found, held)
-        _warn_of_idle_threads(found)
-        return found
+        _warn_beyond_available(plan, held)
+        _warn_of_idle_threads(plan)
+        return plan
     checked = checked_plan(given, required.network, choices, stored, required.job)
     _warn_beyond_available(checked, held)
     _warn_of_idle_threads(checked)

@@ -347,16 +347,16 @@ def _fastest(search: Search, count: int, *, fresh: bool) -> list[Plan]:
     start = perf_counter()
     kept = False
     if count > 1:
-        found = search.fastest(count)
+        plans = search.fastest(count)
     elif fresh:
-        found = search.fastest()
-        store_plan(found[0], search)
+        plans = search.fastest()
+        store_plan(plans[0], search)
     else:
         plan, kept = fastest_cached_or_found(search)
-        found = [plan]
+        plans = [plan]
     seconds, source = perf_counter() - start, " (kept from an earlier search)" if kept else ""
-    log.info("planned in %.1f s%s: patch %s, %s", seconds, source, found[0].patch, found[0].device)
-    return found
+    log.info("planned in %.1f s%s: patch %s, %s", seconds, source, plans[0].patch, plans[0].device)
+    return plans
 
 
 def as_here(plan: Plan, *, searched: bool = False) -> Plan:

@@ -154,17 +154,17 @@ def origin_of(output: StoredVolume) -> Origin:
         InvalidInput: an attribute is missing or cannot be read, so that no run of znni wrote the
             output.
     """
-    found: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
     for key in Attributes.model_fields:
         value = output.attribute(key)
         if value is not None:
-            found[key] = value.tolist() if hasattr(value, "tolist") else value
+            texts[key] = value.tolist() if hasattr(value, "tolist") else value
     try:
-        attributes = Attributes.model_validate(found)
+        attributes = Attributes.model_validate(texts)
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
-        if key in found:
-            wrong = f"its attribute {key!r} is {shortened(found[key])}, which no run has written"
+        if key in texts:
+            wrong = f"its attribute {key!r} is {shortened(texts[key])}, which no run has written"
         else:
             wrong = f"has no attribute {key!r}, so it is unknown how it was computed"
         remedy = "give an output of znni infer"
@@ -252,18 +252,18 @@ def weights_of(origin: Origin, output: StoredVolume, given: Weights | str | Path
     elsewhere = f"if they lie elsewhere, give {option('weights', 'FILE')}"
     try:
         if given is None:
-            found = weights_again(recorded.weights, network)
+            loaded = weights_again(recorded.weights, network)
         else:
-            found = weights_for(network, given, None)
+            loaded = weights_for(network, given, None)
     except InvalidInput as error:
         raise InvalidInput(f"{error}; {elsewhere}") from None
-    if found.sha256 != recorded.weights_sha256:
+    if loaded.sha256 != recorded.weights_sha256:
         raise InvalidInput(
-            f"{output.name} was computed with other weights than those of {found.source}: their "
+            f"{output.name} was computed with other weights than those of {loaded.source}: their "
             f"SHA-256 is {recorded.weights_sha256[:12]}..., and these have "
-            f"{found.sha256[:12]}...; {elsewhere}"
+            f"{loaded.sha256[:12]}...; {elsewhere}"
         )
-    return found
+    return loaded
 
 
 def _named(volume: object) -> str:

@@ -311,15 +311,15 @@ def input_type(dtype: DTypeLike | None, itemsize: int | None = None) -> np.dtype
             f"input_itemsize"
         )
     try:
-        found = np.dtype(dtype)
+        stored_type = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):  # NumPy reads some texts as code
-        found = None
-    if found is None or found.kind not in "biuf":
+        stored_type = None
+    if stored_type is None or stored_type.kind not in "biuf":
         raise InvalidInput(
             f"input_dtype={dtype!r} is not a type of real numbers; give a NumPy type, such as "
             f"'uint8'"
         )
-    return found
+    return stored_type
 
 
 def _compression_in(out: object, wanted: Compression | None) -> Compression:

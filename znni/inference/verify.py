@@ -333,17 +333,17 @@ def _voxels(
         return [Vec3(*map(int, generator.integers(size))) for _ in range(count)]
     window = windows_over(origin.network, Vec3(*origin.attributes.source_extents))
     offset = Vec3(*origin.attributes.voxel_offset)
-    found: list[Vec3] = []
-    while len(found) < count:
+    voxels: list[Vec3] = []
+    while len(voxels) < count:
         first = _voxel_in(masked, size, offset, generator)
         same = window.same_windows(first + offset).shifted(Vec3(0, 0, 0) - offset)
         box = Box(same.start.maximum(Vec3(0, 0, 0)), same.stop.minimum(size))
-        wanted = min(VOXELS, count - len(found), box.size.volume)
+        wanted = min(VOXELS, count - len(voxels), box.size.volume)
         drawn = generator.choice(box.size.volume, wanted, replace=False)
         others = np.transpose(np.unravel_index(drawn, box.size)).tolist()
         among = [first, *(box.start + Vec3(*other) for other in others)]
-        found += list(dict.fromkeys(among))[:wanted]
-    return found
+        voxels += list(dict.fromkeys(among))[:wanted]
+    return voxels
 
 
 def _voxel_in(

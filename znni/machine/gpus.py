@@ -168,16 +168,16 @@ def look_at_gpus() -> list[Device]:
         RunFailed: CUDA finds a GPU but cannot use it.
     """
     with _cuda.looking:  # a thread may be starting CUDA already
-        found = list[tuple[KnownGpu, int]]()
+        gpus = list[tuple[KnownGpu, int]]()
         try:
             if not why_no_gpu():
                 with device_errors("the GPU"):
-                    found = in_threads(_look_at, cupy().cuda.runtime.getDeviceCount())
+                    gpus = in_threads(_look_at, cupy().cuda.runtime.getDeviceCount())
         finally:
             if not _cuda.looked:
-                _keep(found)
+                _keep(gpus)
         _cuda.looked = True
-    return [_nominal(gpu, free) for gpu, free in found]
+    return [_nominal(gpu, free) for gpu, free in gpus]
 
 
 def check_gpus() -> None:

@@ -198,8 +198,8 @@ def on_float32(operation: Operation) -> Layer | FusedOperation:
 
 def layers_of(operation: Operation) -> tuple[Layer, ...]:
     """Return the layers of an operation, in order."""
-    found = on_float32(operation)
-    return found.layers if isinstance(found, Fused) else (found,)
+    plain = on_float32(operation)
+    return plain.layers if isinstance(plain, Fused) else (plain,)
 
 
 def unnamed(operation: Operation) -> Operation:

@@ -120,10 +120,10 @@ def model_layer(
     """
     if path.suffix not in RUNTIMES:
         raise InvalidInput(f"{path}: is no model; give {' or '.join(RUNTIMES)}")
-    runtime, found = RUNTIMES[path.suffix], fingerprint(path)
-    if sha256 not in (None, found):
+    runtime, content = RUNTIMES[path.suffix], fingerprint(path)
+    if sha256 not in (None, content):
         raise InvalidInput(f"{path}: {CHANGED}")
-    said = _described(runtime, path, found)
+    said = _described(runtime, path, content)
     maps = said.features if features is None else features
     if maps is None or said.maps is None:
         what, key = ("input", "in_features") if said.maps is None else ("output", "features")
@@ -133,7 +133,7 @@ def model_layer(
     if said.features not in (None, maps):
         raise InvalidInput(f"{path}: gives {said.features} maps, not {maps}; correct features:")
     whole = str(path.absolute())
-    return Model(name, said.maps, maps, found, runtime, whole, said.fixed, given=str(path))
+    return Model(name, said.maps, maps, content, runtime, whole, said.fixed, given=str(path))
 
 
 @lru_cache(maxsize=64)

@@ -133,11 +133,11 @@ class Network:
     @cached_property
     def pooled(self) -> frozenset[str]:
         """The names of the values that have one sample for a whole window."""
-        found: set[str] = set()
+        names: set[str] = set()
         for node in self.nodes:
-            if node.is_pooled(found):
-                found.add(node.name)
-        return frozenset(found)
+            if node.is_pooled(names):
+                names.add(node.name)
+        return frozenset(names)
 
     @cached_property
     def alive(self) -> tuple[tuple[str, ...], ...]:

@@ -103,11 +103,11 @@ def _cached_or_read(path: Path) -> Network:
     key = _key(path) if is_own_process() else None
     if key and (known := READ.load(key)):
         return known
-    found = _read(path)
+    network = _read(path)
     # What is known of a model depends on its file. The network file may be another by now.
-    if key and not found.models and key == _key(path):
-        READ.store(key, found)
-    return found
+    if key and not network.models and key == _key(path):
+        READ.store(key, network)
+    return network
 
 
 def _key(path: Path) -> object:

@@ -82,11 +82,11 @@ class Weights:
 
     def of_operation(self, names: Sequence[str]) -> ConvWeights | None:
         """Return the parameters of layers that are one operation; None if they have none."""
-        found = None
+        parameters = None
         for name in reversed(names):
             if name in self.layers:
-                found = replace(self.layers[name], after=found)
-        return found
+                parameters = replace(self.layers[name], after=parameters)
+        return parameters
 
     @property
     def nbytes(self) -> int:

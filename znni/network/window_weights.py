@@ -36,13 +36,13 @@ def importance(size: Vec3, blend: Blend, like: WindowRules) -> Floats:
     else:
         axes = [_gaussian(extent) for extent in size]
     z, y, x = axes
-    found = z[:, None, None] * y[:, None] * x
+    importances = z[:, None, None] * y[:, None] * x
     if like == "nnunet":
-        found *= LARGEST_WEIGHT / found.max()
-        found[found == 0] = found[found > 0].min()
+        importances *= LARGEST_WEIGHT / importances.max()
+        importances[importances == 0] = importances[importances > 0].min()
     else:
-        found = np.maximum(found, max(found.min(), LEAST_WEIGHT))
-    return found.astype(np.float32)
+        importances = np.maximum(importances, max(importances.min(), LEAST_WEIGHT))
+    return importances.astype(np.float32)
 
 
 def _gaussian(extent: int) -> NDArray[np.float64]:

@@ -17,10 +17,10 @@ def checksum_of(values: NDArray[Any]) -> str:
     """Return the CRC-32 of a block's values (f', z, y, x) as they are stored, in C order."""
     if values.flags.c_contiguous:
         return f"{crc32(values.data):08x}"
-    found = 0
+    checksum = 0
     for plane in (plane for image in values for plane in image):
-        found = crc32(np.ascontiguousarray(plane).data, found)
-    return f"{found:08x}"
+        checksum = crc32(np.ascontiguousarray(plane).data, checksum)
+    return f"{checksum:08x}"
 
 
 def begin_checksum(values: NDArray[Any]) -> Callable[[], str]:

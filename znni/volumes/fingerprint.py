@@ -115,10 +115,10 @@ def _read(file: FileIO, length: int) -> bytes:
 
     Some file systems give only a part of them at a time.
     """
-    found = file.read(length)
-    while len(found) < length and (more := file.read(length - len(found))):
-        found += more
-    return found
+    content = file.read(length)
+    while len(content) < length and (more := file.read(length - len(content))):
+        content += more
+    return content
 
 
 def _utc(nanoseconds: int) -> str:

@@ -88,10 +88,10 @@ def with_affine(grid: Grid, attributes: Mapping[str, Any]) -> Grid:
 def _numbers(attributes: Mapping[str, Any], name: str, count: int) -> tuple[float, ...] | None:
     """Return an attribute of so many numbers; None if it is absent or something else."""
     try:
-        found = attributes.get(name)
-        if found is None:
+        attribute = attributes.get(name)
+        if attribute is None:
             return None
-        given: Any = found if hasattr(found, "__len__") else [found]
+        given: Any = attribute if hasattr(attribute, "__len__") else [attribute]
         numbers = tuple(float(number) for number in given)
     except Exception:  # libraries raise all kinds of errors about damaged attributes
         return None

@@ -119,18 +119,18 @@ def parse(text: bytes) -> tuple[Ledger | None, int]:
 
     All after the first damaged entry is left out. There is no ledger if the first entry is damaged.
     """
-    found: Ledger | None = None
+    ledger: Ledger | None = None
     whole = 0
     for entry, length in _entries(text):
         try:
-            if found is None:
-                found = Ledger(identity=entry["identity"])
+            if ledger is None:
+                ledger = Ledger(identity=entry["identity"])
             else:
-                found.take(entry)
+                ledger.take(entry)
         except (KeyError, TypeError, ValueError):
             break
         whole += length
-    return found, whole
+    return ledger, whole
 
 
 def entries(text: bytes) -> Iterator[Mapping[str, Any]]:

@@ -232,7 +232,7 @@ def _to_resume(
         return None, 0
     again = option("resume", False)
     try:
-        found, whole = parse(path.read_bytes())
+        past, whole = parse(path.read_bytes())
     except FileNotFoundError:
         if wanted.overwrite or (made_again and made_again(partial)):
             return None, 0
@@ -240,15 +240,15 @@ def _to_resume(
             f"{partial}: is an unfinished output without the ledger {path.name}, so that nothing "
             f"tells what of it is finished; give {again} to start afresh, or write elsewhere"
         ) from None
-    if found is None or not found.checksums:  # a run that was stopped before its first block
+    if past is None or not past.checksums:  # a run that was stopped before its first block
         return None, 0
-    differing = differences(found.identity, wanted.identity)
+    differing = differences(past.identity, wanted.identity)
     if not differing:
-        return found, whole
+        return past, whole
     if wanted.overwrite:
         return None, 0
     raise InvalidInput(
-        f"{partial}: holds {counted(len(found.checksums), 'finished block')} of another run, which "
+        f"{partial}: holds {counted(len(past.checksums), 'finished block')} of another run, which "
         f"differs in {'; in '.join(differing)}; give what that run was given to go on with it, "
         f"{again} or {option('overwrite', True)} to start afresh, or write elsewhere"
     )

@@ -145,10 +145,10 @@ class SharedLedger:
         """
         mine = Session(wanted.identity, plan, wanted.grid)
         self._files.make_once(SESSION, SESSIONS.dump_json(mine))
-        found = self.session()
-        assert found is not None
-        self.check(found, wanted)
-        return found
+        session = self.session()
+        assert session is not None
+        self.check(session, wanted)
+        return session
 
     def check(self, found: Session, wanted: NewOutput) -> None:
         """Check that a session is of an output.

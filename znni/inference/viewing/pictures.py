@@ -67,13 +67,13 @@ def picture_of_labels(name: str, values: NDArray[Any], names: Mapping[int, str])
         values: the labels.
         names: names of labels.
     """
-    found, numbers = np.unique(values, return_inverse=True)
+    known, numbers = np.unique(values, return_inverse=True)
     numbers = numbers.reshape(values.shape).astype(np.uint32)
     pixels = np.stack([numbers >> shift & 255 for shift in (0, 8, 16)], axis=-1)
     grid = planes_in_grid(pixels.astype(np.uint8))
-    labels = [str(label) for label in found.tolist()]  # as texts: JavaScript rounds above 2^53
-    named = [names.get(int(label), "") for label in found.tolist()]
-    description = {"name": name, "labels": labels, "names": named, "colours": colours_of(found)}
+    labels = [str(label) for label in known.tolist()]  # as texts: JavaScript rounds above 2^53
+    named = [names.get(int(label), "") for label in known.tolist()]
+    description = {"name": name, "labels": labels, "names": named, "colours": colours_of(known)}
     return Picture(description, _address(grid))
 
 

@@ -48,9 +48,9 @@ def tagged_grid(attributes: Mapping[str, Any]) -> Grid:
 def named_maps(attributes: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of a dataset's maps; empty if they have none."""
     try:
-        found = attributes.get(NAMES, ())
-        is_list = not isinstance(found, str) and all(isinstance(name, str) for name in found)
-        return tuple(found) if is_list else ()
+        names = attributes.get(NAMES, ())
+        is_list = not isinstance(names, str) and all(isinstance(name, str) for name in names)
+        return tuple(names) if is_list else ()
     except Exception:  # libraries raise all kinds of errors about damaged attributes
         return ()
 

@@ -32,14 +32,14 @@ class Hdf5Writer(Writer):
         check_output(path, wanted)
         partial = partial_name(path)
         with refused_at(path):
-            found = unfinished(partial, wanted, made_again)
-            if found is None:
+            ledger = unfinished(partial, wanted, made_again)
+            if ledger is None:
                 return ResumeState()
             with partial.open("rb") as disk, readable(partial, resumed=True):
-                as_changed = HeldChanges(disk.fileno(), found.changes)
+                as_changed = HeldChanges(disk.fileno(), ledger.changes)
                 with h5py.File(as_changed, "r") as file:
                     chunks_of(file[OUTPUT_DATASET], wanted, disk.fileno())
-        return found
+        return ledger
 
     def create(self, wanted: NewOutput) -> Output:
         """Make a new file, or open an unfinished one to continue it."""

@@ -114,16 +114,16 @@ class Header(NamedTuple):
         """
         count = len(self.sizes)
         given = self._numbers(DIRECTIONS, count * count) or tuple(np.eye(count).ravel().tolist())
-        found = np.eye(3)
+        steps = np.eye(3)
         kept = min(count, 3)
-        found[:kept, :kept] = np.reshape(given, (count, count))[:kept, :kept]
-        lengths = np.linalg.norm(found, axis=1)
+        steps[:kept, :kept] = np.reshape(given, (count, count))[:kept, :kept]
+        lengths = np.linalg.norm(steps, axis=1)
         if not np.allclose(lengths, 1, rtol=0, atol=UNIT_LENGTH):
             raise ValueError(
                 f"the directions in its {DIRECTIONS[0]} have the lengths {lengths.tolist()}; 1 is "
                 f"expected"
             )
-        return found * self.spacing[:, np.newaxis]
+        return steps * self.spacing[:, np.newaxis]
 
     @property
     def spacing(self) -> NDArray[np.float64]:

@@ -135,12 +135,12 @@ class Header(NamedTuple):
         Raises:
             ValueError: the space is none of a patient, or a direction is missing.
         """
-        found = list(VECTORS.findall(self.fields.get(DIRECTIONS, "")))
-        if not found:
+        vectors = list(VECTORS.findall(self.fields.get(DIRECTIONS, "")))
+        if not vectors:
             return None
-        steps = [_vector(each) for each in found if each != "none"]
+        steps = [_vector(each) for each in vectors if each != "none"]
         if len(steps) != 3 or any(len(step) != 3 for step in steps):
-            raise ValueError(f"its space directions are {' '.join(found)}; three are expected")
+            raise ValueError(f"its space directions are {' '.join(vectors)}; three are expected")
         return np.array(steps) * self._factors
 
     @property
@@ -214,12 +214,12 @@ def read_header(path: Path) -> Header:
             lines.append(line)
             if line.startswith("#"):
                 continue
-            if not (found := LINE.fullmatch(line)):
+            if not (match := LINE.fullmatch(line)):
                 raise ValueError(f"its line {line[:80]!r} is no field")
-            if found[2] == "=":
-                keys[found[1]] = found[3]
+            if match[2] == "=":
+                keys[match[1]] = match[3]
             else:
-                fields[_name(line)] = found[3].strip()
+                fields[_name(line)] = match[3].strip()
         return Header(path, tuple(lines), fields, keys, file.tell())
 
 

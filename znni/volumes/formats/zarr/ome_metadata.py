@@ -107,10 +107,10 @@ def levels(attributes: Mapping[str, Any], where: str) -> list[Level]:
     if "multiscales" not in ome:
         return []
     try:
-        found = ome["multiscales"]
-        if not isinstance(found, list) or not found:
+        images = ome["multiscales"]
+        if not isinstance(images, list) or not images:
             raise InvalidInput(f"{where}: its OME metadata lists no image; write it again")
-        image = _Multiscale.model_validate(found[0])
+        image = _Multiscale.model_validate(images[0])
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

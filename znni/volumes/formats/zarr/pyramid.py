@@ -80,14 +80,14 @@ def coarser(values: NDArray[Any], step: Vec3, coarsening: Coarsening) -> NDArray
 
 def _most_frequent(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """Return the most frequent of some values, for each place of equal arrays."""
-    found, most = parts[0].copy(), np.zeros(parts[0].shape, np.uint8)
+    frequent, most = parts[0].copy(), np.zeros(parts[0].shape, np.uint8)
     for part in parts:
         count = np.zeros(part.shape, np.uint8)
         for other in parts:
             count += part == other
-        better = (count > most) | ((count == most) & (part < found))
-        found[better], most[better] = part[better], count[better]
-    return found
+        better = (count > most) | ((count == most) & (part < frequent))
+        frequent[better], most[better] = part[better], count[better]
+    return frequent
 
 
 def write_levels(
