@@ -12,6 +12,6 @@ def alias(key: str) -> dict[str, str]:
     return {"alias": key}
 
 
-def key_in_files(field: Field[Any]) -> str:
+def file_key(field: Field[Any]) -> str:
     """Return the name that a field has in files."""
     return str(field.metadata.get("alias", field.name))

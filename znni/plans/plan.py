@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
-from znni.core.file_fields import UNLESS_DEFAULT, key_in_files
+from znni.core.file_fields import UNLESS_DEFAULT, file_key
 from znni.core.processors import (
     GPU,
     HOST,
@@ -382,15 +382,12 @@ def _plain(value: object) -> Any:
         case float():
             return value if isfinite(value) else None
         case _ if is_dataclass(value):
-            return {
-                key_in_files(it): _of_field(value, it)
-                for it in fields(value)
-                if _is_written(value, it)
-            }
+            written = (it for it in fields(value) if _in_file(value, it))
+            return {file_key(it): _of_field(value, it) for it in written}
     return value
 
 
-def _is_written(value: object, field: Field[Any]) -> bool:
+def _in_file(value: object, field: Field[Any]) -> bool:
     """Return whether JSON has a field, as older versions wrote it."""
     return field.metadata != UNLESS_DEFAULT or getattr(value, field.name) != field.default
 
