@@ -14,6 +14,7 @@ from tiny_network import close, expected
 
 import znni
 from znni.napari import form, messages
+from znni.napari.task import Progressed
 from znni.napari.widget import RunWidget
 
 pytestmark = [
@@ -49,6 +50,13 @@ def test_a_run_from_plan_to_output(chosen: RunWidget, viewer: Any) -> None:
     np.testing.assert_array_equal(made.translate, (0, 0, 2, 3))
     assert chosen.threshold.layer.currentText() == "out.zarr"
     assert not chosen.run.isEnabled()  # before a new plan
+
+
+def test_the_status_says_what_follows_the_last_block(window: RunWidget) -> None:
+    window._take(Progressed(1, 2))
+    assert window.status.text() == "50%"
+    window._take(Progressed(2, 2))
+    assert window.status.text() == "100%, completing the output"
 
 
 def test_a_cancelled_run_goes_on(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 PACKAGE = Path(__file__).parents[1]
 

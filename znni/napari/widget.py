@@ -36,6 +36,7 @@ from znni.napari.threshold import ThresholdBox
 PARTS = 1000  # of the progress bar
 
 HINT = "Choose a layer and a network, then press Plan."
+COMPLETING = "completing the output"  # with its coarser resolutions
 COMPLETE = "The output is complete. Below is the report."
 CHANGED = "The choices have changed. Press Plan."
 
@@ -166,7 +167,8 @@ class RunWidget(QWidget):
         share = event.done / max(1, event.total)
         left = self._rate.left(event)
         self._set_bar(share)
-        parts = [f"{share:.0%}", event.step, f"{duration(left)} left" if left else ""]
+        step = event.step or (COMPLETING if event.done == event.total else "")
+        parts = [f"{share:.0%}", step, f"{duration(left)} left" if left else ""]
         self.status.setText(", ".join(filter(None, parts)))
         if self._output:
             self._output.update()
