@@ -83,7 +83,10 @@ def test_numpy(dtype: str, order: Any) -> None:
 def test_numpy_keeps_no_page_that_it_has_read() -> None:
     np.save("v.npy", VALUES)
     part = open_volume("v.npy").read(BOX)
-    maps = Path("/proc/self/maps").read_text()
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except FileNotFoundError:
+        pytest.skip("only Linux tells which files are mapped")
     assert "v.npy" not in maps
     assert part.flags.owndata or part.base.flags.owndata
 

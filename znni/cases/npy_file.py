@@ -31,7 +31,7 @@ def new_array_file(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> Iter
         yield file
         file.flush()
         os.fsync(file.fileno())
-    partial.rename(path)
+    partial.replace(path)
 
 
 @contextmanager

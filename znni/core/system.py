@@ -27,8 +27,8 @@ AS_BYTES = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 # True if a folder can be opened, and so locked.
 OPENS_FOLDERS = hasattr(os, "O_DIRECTORY")
 
-# True if a file may be renamed while it is open.
-RENAMES_OPEN_FILES = fcntl is not None
+# True if a file may be renamed or removed while it is open.
+MOVES_OPEN_FILES = fcntl is not None
 
 # True if a new process can inherit open descriptors of this one.
 PASSES_DESCRIPTORS = fcntl is not None

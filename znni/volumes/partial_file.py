@@ -191,7 +191,7 @@ class PartialFile(FileIO):
             OSError: the system refuses.
         """
         self._whole = os.fstat(self.fileno())
-        if not system.RENAMES_OPEN_FILES:
+        if not system.MOVES_OPEN_FILES:
             self.close()
         self.root.replace(self.place)
         self.close()
@@ -207,4 +207,6 @@ class PartialFile(FileIO):
 
     def discard(self) -> None:
         """Delete the file."""
+        if not system.MOVES_OPEN_FILES:
+            self.close()
         self.root.unlink(missing_ok=True)

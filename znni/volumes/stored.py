@@ -180,7 +180,7 @@ def decompressed(place: str, copy: Path, write: Callable[[IO[bytes]], object]) -
         raise InvalidInput(
             f"{place}: cannot be decompressed: {reason(error)}; check or copy the file again"
         ) from None
-    return partial.rename(copy)
+    return partial.replace(copy)
 
 
 def is_url(place: str) -> bool:

@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from fcntl import LOCK_EX, flock
 from functools import cache
 from hashlib import sha256
 from itertools import pairwise
@@ -196,6 +195,8 @@ def _compile_header() -> None:
 
 def _compiled_once(name: str, *arguments: str, source: str = "") -> Path:
     """Return a file that one of the processes of this run compiles, while the others wait."""
+    from fcntl import LOCK_EX, flock  # Windows has none, and emulates no kernels
+
     file = folder() / name
     with file.with_suffix(".lock").open("w") as lock:
         flock(lock, LOCK_EX)
