@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from znni.core import system
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import StoredType
 from znni.core.shapes import Box, Vec3
@@ -156,7 +157,7 @@ def test_the_disk_is_given_whole_chunks_as_soon_as_they_are_written(
     there: list[bytes] = []
 
     def flush(descriptor: int, place: int, length: int) -> None:
-        there.append(os.pread(descriptor, length, place))
+        there.append(system.read_at(descriptor, length, place))
 
     monkeypatch.setattr("znni.volumes.formats.hdf5.chunks.begin_flush", flush)
     output = new_output(tmp_path / "out.h5")

@@ -65,42 +65,40 @@ _import = builtins.__import__
 _open = io.open
 _library = ctypes.CDLL
 _limited: dict[str, ModuleType] = {}
+_wholes: dict[str, ModuleType] = {}
+_replaced: dict[str, dict[str, Any]] = {}
 
 
 class Limited(ModuleType):
     """A module without some of its names. What is set in it is set in the whole module."""
 
-    def __init__(self, whole: ModuleType, hidden: set[str]) -> None:
-        super().__init__(whole.__name__)
-        self.__dict__.update(_whole=whole, _hidden=hidden)
+    __dict__ = property(lambda self: vars(_wholes[self.__name__]))  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__["_hidden"]:
+        if name in _replaced.get(self.__name__, {}):
+            return _replaced[self.__name__][name]
+        if name in NAMES[self.__name__]:
             raise AttributeError(f"no {self.__name__}.{name} on this system")
-        return getattr(self.__dict__["_whole"], name)
+        return getattr(_wholes[self.__name__], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__["_hidden"]:
-            self.__dict__[name] = value
+        if name in NAMES[self.__name__]:
+            _replaced.setdefault(self.__name__, {})[name] = value
         else:
-            setattr(self.__dict__["_whole"], name, value)
+            setattr(_wholes[self.__name__], name, value)
 
     def __delattr__(self, name: str) -> None:
-        if name in self.__dict__["_hidden"]:
-            del self.__dict__[name]
+        if name in NAMES[self.__name__]:
+            _replaced[self.__name__].pop(name)
         else:
-            delattr(self.__dict__["_whole"], name)
+            delattr(_wholes[self.__name__], name)
 
 
 def limited(name: str) -> ModuleType:
     """Return a module as the project sees it."""
     if name not in _limited:
-        made = Limited(_import(name), NAMES[name])
-        if name == "ctypes":
-            vars(made)["CDLL"] = library
-        elif name == "platform":
-            vars(made)["system"] = lambda: "Windows" if WINDOWS else "Darwin"
-        _limited[name] = made
+        _wholes[name] = _import(name)
+        _limited[name] = Limited(name)
     return _limited[name]
 
 
@@ -198,6 +196,8 @@ def _is_asked_by_project() -> bool:
 
 
 if SYSTEM:
+    _replaced["ctypes"] = {"CDLL": library}
+    _replaced["platform"] = {"system": lambda: "Windows" if WINDOWS else "Darwin"}
     builtins.__import__ = import_as_there
     if WINDOWS:
         builtins.open = io.open = open_as_there  # type: ignore[assignment]
