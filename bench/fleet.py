@@ -10,7 +10,6 @@ every few milliseconds, and a row for each function says where they were.
 
 from __future__ import annotations
 
-import resource
 import sys
 import threading
 import time
@@ -167,6 +166,8 @@ def run_rested(
 
 def _worked() -> float:
     """Return the processor seconds of this process, in all threads."""
+    import resource  # Windows has none
+
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

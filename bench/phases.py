@@ -7,7 +7,6 @@ turns. Medians are reported. Caches are warm: every command runs once before it 
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -146,6 +145,8 @@ def _with_work(run: Callable[[], Row]) -> Row:
 
 def _worked() -> float:
     """Return the processor time of all commands that have ended, in any thread."""
+    import resource  # Windows has none
+
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
