@@ -42,10 +42,15 @@ def file_of_zeros(folder: Path, shape: tuple[int, ...]) -> Iterator[Path]:
         folder: where it lies.
         shape: the extents.
     """
-    with NamedTemporaryFile(dir=folder, suffix=".npy") as file:
-        write_header(file, "<f4", shape)
-        file.truncate(file.tell() + FLOAT_BYTES * prod(shape))
-        yield Path(file.name)
+    file = NamedTemporaryFile(dir=folder, suffix=".npy", delete=False)  # noqa: SIM115
+    path = Path(file.name)
+    try:
+        with file:  # Windows opens no file twice
+            write_header(file, "<f4", shape)
+            file.truncate(file.tell() + FLOAT_BYTES * prod(shape))
+        yield path
+    finally:
+        path.unlink()
 
 
 def write_header(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...]) -> None:
