@@ -97,6 +97,8 @@ class CostDatabase(CostFile):
     def measured(self, conditions: Conditions) -> list[Measurement]:
         """Return the measurements under these conditions, one per version, operation and shape.
 
+        The last one is that of the latest measured call.
+
         Raises:
             InvalidInput: the file cannot be read, or is not such a database.
         """
@@ -106,7 +108,7 @@ class CostDatabase(CostFile):
         with self.reading() as connection:
             if connection:
                 for row in connection.execute(query, conditions):
-                    found.setdefault(row[:4], []).append(_measurement(*row))
+                    found[row[:4]] = [*found.pop(row[:4], []), _measurement(*row)]
         return [
             replace(same[-1], seconds=median(it.seconds for it in same), times=len(same))
             for same in found.values()

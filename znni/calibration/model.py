@@ -67,10 +67,10 @@ class MeasuredModel(CostModel):
             self._samples[self._kinds[sample.name]].append(sample)
             days.append(measured.day)
             self._times[sample.name, Call(measured.operation, measured.shape)] = measured.times
-            if measured.times >= REPEATED:
-                self._sure_points.add((sample.name, sample.point))
         for samples in self._samples.values():
             del samples[:-MOST_MEASUREMENTS]
+            sure = (sample for sample in samples if sample.times >= REPEATED)
+            self._sure_points.update((sample.name, sample.point) for sample in sure)
         known = len({s.name for samples in self._samples.values() for s in samples})
         all_ = len(catalogue)
         part = "" if known == all_ else f", {known} of {all_} primitives"

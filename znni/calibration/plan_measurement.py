@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from planner.cost_model import CostModel, built_in_seconds
-from znni.calibration.database import CostDatabase
+from znni.calibration.database import LATEST, CostDatabase
 from znni.calibration.device_measure import DeviceWorkbench
 from znni.calibration.measure import Workbench
 from znni.calibration.model import MeasuredModel
@@ -43,7 +43,7 @@ REPEATS = 2
 # What is chosen was often timed when the machine was fast. So such calls are timed again, later.
 OWN_CALL_SECONDS = 2.0
 OWN_REPEATS = REPEATED
-CONFIRMED = 5
+CONFIRMED = LATEST
 
 # The share of an extent that is left in one step to a smaller image. Rows stay as long as they are.
 SMALLER = 0.8

@@ -95,7 +95,7 @@ class Report:
         if band := self.plan.band:
             around = self.time.around
             once = self.compiling + around.importing + around.measuring
-            return band.around(self._predicted().total + once)
+            return band.around(self._predicted().total, once)
         return f"+- {self.plan.error:.0%}"
 
     def _advice(self) -> Iterator[str]:

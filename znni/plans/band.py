@@ -31,13 +31,11 @@ class Band(NamedTuple):
         """The upper share, beside the programs that run now."""
         return self.most * self.slowdown
 
-    def around(self, seconds: float) -> str:
-        """Return the band around predicted seconds in words."""
+    def around(self, seconds: float, known: float = 0.0) -> str:
+        """Return the band around predicted seconds in words, with known seconds beside them."""
+        least, most = known + self.least * seconds, known + self.longest * seconds
         beside = " beside the programs that run now" * (self.slowdown >= NOTABLE_SLOWDOWN)
-        return (
-            f"between {duration(self.least * seconds)} and {duration(self.longest * seconds)} "
-            f"nine times of ten{beside}"
-        )
+        return f"between {duration(least)} and {duration(most)} nine times of ten{beside}"
 
 
 # Less slowdown is not worth a word.
