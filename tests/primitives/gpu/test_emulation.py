@@ -30,7 +30,10 @@ extern "C" __global__ void __launch_bounds__(64) copied(const float* in, float* 
   const unsigned target = (unsigned)__cvta_generic_to_shared(shared + threadIdx.x);
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(in + threadIdx.x)
                : "memory");
-  if (waits) asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;\n" ::: "memory");
+  if (waits) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");
+  }
   out[threadIdx.x] = shared[threadIdx.x];
 }
 
