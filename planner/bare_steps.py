@@ -51,8 +51,8 @@ def sample_steps(operation: Operation, features: int, *, plain: bool = False) ->
     """Yield bare steps of an operation for outputs and batches of many sizes.
 
     Outputs are cubes. Outputs of convolutions are also boxes that are thin along some axes. Several
-    layers as one operation, and layers of packed values, are sampled only for single items, because
-    plans use them only for those.
+    layers as one operation, and layers of packed values, are sampled only for single items: plans
+    use them only there.
 
     Args:
         operation: the operation to compute.

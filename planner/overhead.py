@@ -296,8 +296,8 @@ class Overhead:
 
         The threads of reading, writing and the layers share the cores evenly. Reading and writing
         begin when the layers take the next patch. For each second of its own work, reading loses a
-        second to the layers, and another one to writing until writing is done. The same holds for
-        writing. Each also waits for its turns.
+        second to the layers, and another one to writing until writing is done. Writing loses as
+        much to the layers and to reading. Each also waits for its turns.
         """
         if not run.on_host:
             return NOTHING

@@ -34,7 +34,7 @@ def repriced(plan: Plan, search: Search) -> Plan:
 
 
 def _repriced(step: Step, catalogue: Catalogue, model: CostModel) -> Step:
-    """Return a step with the seconds of a model; those of a step on two devices stay."""
+    """Return a step with a model's seconds. A step on two devices keeps its own."""
 
     def estimate(name: str, shape: Shape5) -> Estimate:
         cost = catalogue[name].cost(step.operation, shape)

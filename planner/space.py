@@ -135,7 +135,7 @@ class Space:
         ]
 
     def predicted_by(self, model: CostModel) -> Self:
-        """Return the search by another model of times. Nothing is known of it yet."""
+        """Return the search by another model of times, without any results yet."""
         other = replace(self, model=model)
         other.allowed_cut_points = self.allowed_cut_points
         other.windows_at_once = self.windows_at_once

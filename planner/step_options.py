@@ -125,8 +125,7 @@ class StepOptions:
     def fastest(self, step: Step, room: float, cutoff: float, *, in_place: bool = False) -> float:
         """Return the seconds of the fastest relaxed option within some bytes, from few prices.
 
-        If they are known to be ``cutoff`` or more, the result may be any bound on them from there
-        on.
+        If they are known to reach ``cutoff``, the result may be any lower bound that reaches it.
 
         Args:
             step: the bare step.

@@ -1,4 +1,4 @@
-"""The point that stands for a call: calls whose points are near take alike."""
+"""The point that stands for a call: calls with near points take similar times."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class MeasuredModel(CostModel):
         return self._factors[where]
 
     def _factors_at(self, where: Point) -> Factors:
-        """Return the factors at a point; those of a kind are predicted when one is asked for."""
+        """Return the factors at a point; those of a kind are predicted when the first is needed."""
         known: dict[str, Factor] = {}
 
         def factor(primitive: Primitive) -> Factor:

@@ -1,4 +1,4 @@
-"""The least times that calls may take, as far as is known."""
+"""The least times that calls may take within the error of their prediction."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ MOST_NOTED = 5
 # Starts of a GPU count in steps of so many seconds, because plans depend on them.
 STEADY_SECONDS = 0.5
 
-# The seconds around a run that plans show, by their names in the notes. They stay until the median
-# differs by more than a share of it, or by more than some seconds. So a command prints the same
-# again, although runs in between took a little more or less.
+# The seconds around a run that plans show, by their names in the notes. They change only if the
+# median differs by more than a share of it, or by more than some seconds. So a command prints the
+# same again, although runs in between took a little more or less.
 SHOWN = {"start": "told start", "planning": "told planning", "finishing": "told finishing"}
 NOTABLE_SHARE = 0.1
 NOTABLE_SECONDS = 0.03
@@ -93,7 +93,7 @@ def _medians(known: Mapping[str, Sequence[float]]) -> FixedSeconds:
 
 
 def noted_around(kind: Kind) -> FixedSeconds:
-    """Return the seconds to start, to take a kept plan and to finish that plans show, if any.
+    """Return the seconds that plans show: to start, to take a kept plan and to finish.
 
     They seldom change.
     """
@@ -104,7 +104,7 @@ def noted_around(kind: Kind) -> FixedSeconds:
 
 
 def with_noted(around: SecondsAround, kind: Kind) -> SecondsAround:
-    """Return the seconds around a run with those that plans show here, as far as runs noted them.
+    """Return the seconds around a run, replaced by those that plans show here if runs noted any.
 
     Args:
         around: the seconds of a run of any kind, those of ``AROUND`` among them. To finish may take

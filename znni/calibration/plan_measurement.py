@@ -39,8 +39,8 @@ _Priced: TypeAlias = tuple[Primitive, Operation, Shape5]
 CALL_SECONDS = 0.1
 REPEATS = 2
 
-# Both, for the calibration of a network, and how often its last plan's calls are timed at least.
-# What is chosen was often timed when the machine was fast. So such calls are timed again, later.
+# The same for the calibration of a network, and the least times that its last plan's calls are
+# timed. What is chosen was often timed when the machine was fast. So it is timed again, later.
 OWN_CALL_SECONDS = 2.0
 OWN_REPEATS = REPEATED
 CONFIRMED = LATEST
@@ -101,8 +101,8 @@ def unsure_calls(
     """Return the calls of a plan's steps that were not timed often enough, on their own images.
 
     The longest steps come first. If some calls are unlike all that were measured, only these are
-    returned: the next plan may have other images. Times that a primitive tells itself are sure. So
-    are those of primitives of the host that use a GPU: they follow from the GPU's own ones.
+    returned: the next plan may have other images. Times that a primitive tells itself are sure. The
+    times of host primitives that use a GPU are sure, too: they follow from the GPU's primitives.
 
     Args:
         plan: the plan.

@@ -1,8 +1,8 @@
 """The labels of a scan, from those of its networks: joined, without some components, written.
 
-A network's labels are in the scan's own voxels already. A run resamples its values at the end, and
-makes labels of them: see ``engine/after_blending.py``, and ``label_largest`` in
-``resampling/labels.py``.
+The labels of each network are in the scan's own voxels already. The network's run resamples values
+and makes labels of them (``engine/after_blending.py``, ``label_largest`` in
+``resampling/labels.py``).
 """
 
 from __future__ import annotations

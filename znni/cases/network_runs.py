@@ -117,9 +117,9 @@ class NetworkRuns:
             self._session.build_ahead(plan, self._weights[0], asked.stored, allowed)
 
     def open_ahead(self, number: int) -> None:
-        """Open the run of a network, if there is one here whose input is there.
+        """Open the run of a network, if it is planned here and its input exists.
 
-        A run for which this machine may be measured is only planned, because other work goes on.
+        If this machine may be measured for the run, it is only planned, because other work goes on.
         """
         given = self.inputs.get(number)
         if given is None or not self._is_planned_ahead(number):
@@ -199,7 +199,7 @@ class NetworkRuns:
             return open_faster(self._request(number, NetworkInput(prepared, file)))
 
     def _request(self, number: int, given: NetworkInput | None = None) -> Request:
-        """Return the run of a network over an input; None: its own."""
+        """Return the run of a network over an input, by default over its own."""
         prepared, source = given or self.inputs[number]
         saved = self._case.probabilities is not None
         values = stored_values(prepared.network, probabilities=saved)

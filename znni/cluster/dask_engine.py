@@ -33,7 +33,7 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.text import duration
 from znni.machine.gpu_selection import VISIBLE
 
-LOST_SECONDS = 60  # after which Dask takes a worker that does not answer for lost
+LOST_SECONDS = 60  # without an answer; Dask then counts a worker as lost
 STOP_SECONDS = 10
 SCHEDULER_SECONDS = 120  # to answer; it takes milliseconds
 START_SECONDS = 600  # for all workers to learn of a run; a scheduler may wait for one for 5 min
@@ -226,7 +226,7 @@ class DaskEngine:
 
 
 class DaskCluster(NamedTuple):
-    """A Dask cluster that is there.
+    """A Dask cluster that runs.
 
     Attributes:
         cluster: its description.

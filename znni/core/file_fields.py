@@ -8,7 +8,7 @@ UNLESS_DEFAULT = {"unless default": True}
 
 
 def alias(key: str) -> dict[str, str]:
-    """Return the mark of a field that has another name in files. pydantic reads it by this name."""
+    """Return the metadata that give a field another name in files. pydantic reads them, too."""
     return {"alias": key}
 
 

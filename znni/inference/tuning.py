@@ -1,4 +1,4 @@
-"""The calibration of one network: its own layers are measured until its plan cannot change."""
+"""The calibration of one network: its layers are measured until no other plan can be faster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tuned(NamedTuple):
         before_now: the same plan by the times that are known now.
         after: the fastest plan now.
         measured: the number of measurements. The last plan's calls were measured twice.
-        rounds: the number of plans whose steps were looked at.
+        rounds: the number of plans whose steps were checked.
         left: the calls that could not be measured in time. They might change the choice.
     """
 
@@ -49,8 +49,8 @@ def tune(search: Search, seconds: float, progress: Progress) -> Tuned:
     """Measure the layers of the plans that may be the fastest, and return the fastest one.
 
     The steps of the fastest plan are measured first. Then a search takes the least time that calls
-    without a measurement may need within their error. The steps of its plan are measured, until
-    they all were measured twice. No other plan is likely to be faster then.
+    without a measurement may need within their error. The steps of its plan are measured, and the
+    search begins again. If all steps were measured twice, no other plan is likely to be faster.
 
     Args:
         search: the search for the plan.

@@ -24,9 +24,9 @@ class Traits(NamedTuple):
     """Properties of an activation that other modules ask for.
 
     Attributes:
-        kind: "lines": a line for values above 0, and another one below. Then a positive factor
-            passes it. "curve": another function of one value. "maps": a function of all maps of a
-            voxel.
+        kind: "lines": a line for values above 0, and another one below. A positive factor passes
+            such an activation. "curve": another function of one value. "maps": a function of all
+            maps of a voxel.
         least: the least value that it gives.
         most: the largest value that it gives.
         has_slope: whether the line below 0 has a slope of its own.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Properties that differ if one of some others does: values are sampled where the input is read.
+# Properties that follow from others: values are sampled where the input is read.
 FOLLOWING = {
     "the input's values": {"the region", "the network"},
     "its place in space": {"the region"},

@@ -44,7 +44,7 @@ def check_new(path: Path, *, overwrite: bool) -> None:
 
 
 def check_absent(place: str, *, there: bool) -> None:
-    """Refuse an output that exists: of several processes, none may replace it.
+    """Refuse an output that exists: none of several processes may replace it.
 
     Raises:
         InvalidInput: it is there.

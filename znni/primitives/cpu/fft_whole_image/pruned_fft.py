@@ -34,11 +34,11 @@ Direction: TypeAlias = Literal["forward", "inverse"]
 
 # Bytes of a slab of planes, which stays in the second-level cache.
 SLAB_BYTES = 256 * 1024
-# Time that each number of a line takes for each prime factor of the line's size. FFTW took such
-# times on a Xeon for sizes from 40 to 220, within 17 %.
+# Time of each number of a line for each prime factor of the line's size. On a Xeon, FFTW took such
+# times within 17 %, for sizes from 40 to 220.
 FACTOR_TIMES = {1: 0.0, 2: 1.0, 3: 3.5, 5: 5.0, 7: 7.0, 11: 10.0, 13: 10.0}
-# The same for the other work on each number: transforms along the other axes, and products. With
-# it, no layer of 1 to 80 maps was slower with the larger size, by the times of its transforms.
+# Time of the other work on each number: transforms along the other axes, and products. With this
+# value, no layer of 1 to 80 maps was slower with the larger size, by the times of its transforms.
 OTHER_TIME = 40.0
 # Seconds of FFTW's search for the best plan of one transform; a build has six.
 PLANNING_SECONDS = 0.3
@@ -50,10 +50,10 @@ _planner = Lock()  # FFTW's planner is not thread-safe; running its plans is
 
 @cache
 def fast_size(extent: int) -> int:
-    """Return the size from ``extent`` on that takes the least time.
+    """Return the fastest size that is ``extent`` or a little larger.
 
-    Sizes are 2^a 3^b 5^c 7^d, times at most one of 11 and 13. It is the least of them, or one that
-    exceeds the extent by a sixteenth at most.
+    Sizes are 2^a 3^b 5^c 7^d, times at most one of 11 and 13. The result is the smallest of them
+    from ``extent`` on, or one that exceeds the extent by a sixteenth at most.
     """
     size = extent
     while not isfinite(_time(size)):
