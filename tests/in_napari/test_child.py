@@ -14,6 +14,7 @@ import znni
 from znni.napari import child
 from znni.napari.child import do
 from znni.napari.task import (
+    Began,
     Cancelled,
     Event,
     Failed,
@@ -58,13 +59,15 @@ def test_a_run_tells_its_progress_and_its_report() -> None:
     *progress, finished = told(RUN)
     assert isinstance(finished, Finished)
     assert "voxels" in finished.report
+    began, *progress = progress
+    assert began == Began()
     shares = [event.done / event.total for event in progress if isinstance(event, Progressed)]
     assert len(shares) == len(progress) > 2
     assert shares == sorted(shares)
     assert shares[-1] == 1
     (planned,) = told(TASK)
     assert isinstance(planned, Planned)
-    assert "exists; give overwrite=True" in planned.obstacles[0]
+    assert "exists; tick overwrite to replace it, or name another" in planned.obstacles[0]
 
 
 def test_a_run_that_is_interrupted_goes_on() -> None:
@@ -75,8 +78,7 @@ def test_a_run_that_is_interrupted_goes_on() -> None:
 
     events: list[Event] = []
     do(RUN, stop)
-    assert isinstance(events[-1], Cancelled)
-    assert "2 finished blocks; the same command goes on from there" in events[-1].text
+    assert events[-1] == Cancelled()
     (planned,) = told(TASK)
     assert isinstance(planned, Planned)
     assert 0 < planned.finished < 1
@@ -85,6 +87,17 @@ def test_a_run_that_is_interrupted_goes_on() -> None:
     assert isinstance(warned, Warned)
     assert "going on where an earlier run stopped" in warned.text
     assert isinstance(finished, Finished)
+
+
+def test_a_cancelled_run_tells_how_much_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, progress: Any, **__: Any) -> None:
+        progress(1, 9)
+        progress(2, 9)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(child, "TELL_EVERY_SECONDS", 60.0)
+    monkeypatch.setattr(znni, "infer", stopped, raising=False)
+    assert told(RUN) == [Progressed(1, 9), Progressed(2, 9), Cancelled()]
 
 
 def test_mistakes_are_told_without_a_traceback() -> None:

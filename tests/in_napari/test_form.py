@@ -129,6 +129,20 @@ def test_an_output_is_named_after_its_input(window: RunWidget) -> None:
     assert window.form.out.text() == "mine.zarr"
 
 
+def test_every_control_has_a_tooltip(window: RunWidget) -> None:
+    controls = window.form
+    for control in (
+        controls.layer, controls.network, controls.stored, controls.edges, controls.out,
+        controls.overwrite, controls.ram, controls.device, controls.channel,
+    ):  # fmt: skip
+        assert control.toolTip()
+    controls.out.setText("mine.zarr")
+    assert str(Path("mine.zarr").absolute()) in controls.out.toolTip()
+    assert str(Path().absolute()) in controls.out.placeholderText()
+    controls.out.setText("s3://bucket/mine.zarr")
+    assert controls.out.toolTip().endswith(" s3://bucket/mine.zarr")
+
+
 def test_the_menus_open_and_choose(
     window: RunWidget, viewer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,6 @@ def test_a_cancelled_run_goes_on() -> None:
             job.stop()
             assert job.is_stopping
     assert isinstance(events[-1], Cancelled)
-    assert "the same command goes on from there" in events[-1].text
     (planned,) = happens(Job(PLAN))
     assert isinstance(planned, Planned)
     assert 0 < planned.finished < 1
@@ -99,6 +98,18 @@ def test_a_run_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
         job.stop()
     assert isinstance(events[-1], Cancelled)
     assert Path("out.zarr.partial").is_dir()
+
+
+def test_a_job_is_given_less_time_to_stop_before_its_first_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "GRACE_SECONDS", 0.0)
+    job = Job(RUN)
+    events = job.events()
+    assert next(events) is None
+    job.stop()
+    assert job.is_killed
+    assert list(filter(None, events)) == [Cancelled()]
 
 
 @pytest.mark.slow

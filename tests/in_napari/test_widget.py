@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from napari_window import plan, run, wait
 from tiny_network import close, expected
 
 import znni
-from znni.napari import form, messages
-from znni.napari.task import Progressed
+from znni.napari import form, messages, widget
+from znni.napari.task import Planned, Progressed
+from znni.napari.text_window import show_in_window
 from znni.napari.widget import RunWidget
 
 pytestmark = [
@@ -33,8 +35,10 @@ def test_a_run_from_plan_to_output(chosen: RunWidget, viewer: Any) -> None:
     assert chosen.cancel.isEnabled()
     for control in (chosen.plan, chosen.form, chosen.run):
         assert not control.isEnabled()
+    assert chosen.status.text().startswith("starting")
     wait(lambda: len(viewer.layers) > 1)  # before it is complete
     assert chosen.is_busy
+    assert chosen.threshold.layer.currentText() == "out.zarr"
     unfinished = viewer.layers[1]
     unfinished.opacity, unfinished.colormap = 0.5, "viridis"
     wait(lambda: "left" in chosen.status.text())
@@ -53,10 +57,20 @@ def test_a_run_from_plan_to_output(chosen: RunWidget, viewer: Any) -> None:
 
 
 def test_the_status_says_what_follows_the_last_block(window: RunWidget) -> None:
+    window._now.begin()
     window._take(Progressed(1, 2))
     assert window.status.text() == "50%"
     window._take(Progressed(2, 2))
     assert window.status.text() == "100%, completing the output"
+
+
+def test_the_text_below_is_shown_in_a_window(window: RunWidget) -> None:
+    window.details.setPlainText("x" * 200)
+    shown = show_in_window(window.details)
+    assert shown.isWindow()
+    assert shown.toPlainText() == "x" * 200
+    assert shown.width() > shown.fontMetrics().horizontalAdvance("x" * 200)
+    shown.close()
 
 
 def test_a_cancelled_run_goes_on(
@@ -70,7 +84,8 @@ def test_a_cancelled_run_goes_on(
     wait(lambda: not chosen.is_busy)
     kind, text = told[-1]
     assert kind == "info"
-    assert "the same command goes on from there" in text
+    assert text == chosen.status.text()
+    assert re.fullmatch(r"cancelled: \d+% is finished, and stays. Press Plan to go on", text)
     assert not Path("out.zarr").exists()
     plan(chosen)
     assert chosen.run.text() == "Go on"
@@ -119,7 +134,8 @@ def test_an_existing_output_is_replaced_only_if_that_is_ticked(
     values = np.asarray(znni.LazyArray("out.zarr"))
     chosen.form.stored.setCurrentText(form.THRESHOLD)
     chosen.threshold.slider.setValue(300)
-    plan(chosen)
+    chosen.plan.click()
+    assert not chosen.is_busy
     assert not chosen.run.isEnabled()
     chosen.form.overwrite.setChecked(True)
     run(chosen)
@@ -168,19 +184,34 @@ def test_planning_can_be_cancelled(chosen: RunWidget) -> None:
 def test_what_keeps_a_run_from_beginning_is_shown(
     chosen: RunWidget, told: list[tuple[str, str]]
 ) -> None:
-    Path("out.zarr").mkdir()
-    plan(chosen)
-    assert not chosen.run.isEnabled()
-    kind, text = told[-1]
-    assert (kind, "exists; give overwrite=True" in text) == ("error", True)
-    assert text in chosen.summary.text()
     chosen.form.ram.setText("1MiB")
     plan(chosen)
     assert told[-1][0] == "error"
+    assert "give Memory " in told[-1][1]
     assert chosen.status.text().startswith("failed: ")
-    chosen.form.network.setCurrentText("no-such-network")
-    plan(chosen)
-    assert "no such network file" in told[-1][1]
+    chosen._take(Planned("time", "layers", obstacles=("the disk is full",)))
+    assert told[-1] == ("error", "the disk is full")
+    assert chosen.status.text() == "not possible now: the disk is full"
+    assert not chosen.run.isEnabled()
+
+
+def test_wrong_names_are_errors_before_a_plan(
+    chosen: RunWidget, told: list[tuple[str, str]]
+) -> None:
+    chosen._take(Planned("an earlier plan", "layers"))
+    Path("out.zarr").mkdir()
+    chosen.plan.click()
+    assert not chosen.is_busy
+    said = "out.zarr exists; tick overwrite, or name another output"
+    assert told[-1] == ("error", said)
+    assert chosen.status.text() == f"failed: {said}"
+    assert chosen.summary.text() == widget.HINT
+    assert not chosen.details.toPlainText()
+    for name in ("no-such-network", "nets/none.yaml"):
+        chosen.form.network.setCurrentText(name)
+        chosen.plan.click()
+        assert not chosen.is_busy
+        assert "no such network file" in told[-1][1]
 
 
 def test_the_slider_moves_the_labels(chosen: RunWidget, viewer: Any) -> None:

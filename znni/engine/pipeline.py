@@ -26,7 +26,7 @@ from znni.engine.stage_chain import (
 from znni.engine.stages.stage_order import works
 from znni.engine.stopwatch import SharedStopwatch, Stopwatch
 from znni.engine.tiles import Allocate, Tile, allocate_new
-from znni.engine.timeline import Timeline
+from znni.engine.timeline import CAN_COMPUTE, Timeline
 from znni.machine.cold_pages import note_warm
 from znni.plans.job_seconds import ReportStage
 from znni.plans.plan import Plan
@@ -271,7 +271,7 @@ def run_volume(
         with StageChains(tiles, chains, state.remaining.stop) as work, processes.in_use(stopwatch):
             with stopwatch.during("building"):
                 work.meanwhile(processes.wait_until_ready)
-            timeline.note("all processes can compute")
+            timeline.note(CAN_COMPUTE)
             last_blocks.all_started()
             with stopwatch.during("running"):
                 work.finish()

@@ -7,6 +7,9 @@ from threading import Lock
 
 from znni.machine.process_age import process_age
 
+# The moment at which all kernels are compiled, and the first block begins.
+CAN_COMPUTE = "all processes can compute"
+
 log = logging.getLogger("znni")
 
 

@@ -25,7 +25,9 @@ import znni
 from znni.calibration.compiled_notes import about_compiling
 from znni.core.errors import in_one_line
 from znni.core.text import counted, duration, in_units
+from znni.engine.timeline import CAN_COMPUTE
 from znni.napari.task import (
+    Began,
     Cancelled,
     Event,
     Failed,
@@ -37,6 +39,7 @@ from znni.napari.task import (
     Task,
     Warned,
 )
+from znni.napari.words import in_window
 from znni.plans.plan import Plan
 
 TELL_EVERY_SECONDS = 0.2
@@ -66,7 +69,7 @@ def main(number: str) -> None:
         Thread(target=_interrupt_when_asked, args=(pipe,), daemon=True).start()
         do(task, pipe.send)
     except KeyboardInterrupt:  # before the task has begun
-        pipe.send(Cancelled("cancelled before it began"))
+        pipe.send(Cancelled())
     except (BrokenPipeError, EOFError):  # the window is gone
         return
 
@@ -80,19 +83,22 @@ def do(task: Task, tell: Callable[[Event], None]) -> None:
     """
     telling = _Telling(tell)
     log = logging.getLogger("znni")
+    level = log.level
     log.addHandler(telling)
+    log.setLevel(logging.INFO)  # for the moment at which the first block begins
     try:
         tell(run(task, tell) if task.runs else prediction(task))
-    except KeyboardInterrupt as stopped:
-        tell(Cancelled(in_one_line(stopped, "cancelled")))
+    except KeyboardInterrupt:
+        tell(Cancelled())
     except (znni.ZnniError, MemoryError) as error:
-        tell(Failed(in_one_line(error)))
+        tell(Failed(in_window(in_one_line(error))))
     except (BrokenPipeError, EOFError):
         raise
     except Exception as error:
         tell(Failed(f"znni failed, which is a fault of znni: {in_one_line(error, repr(error))}"))
         raise
     finally:
+        log.setLevel(level)
         log.removeHandler(telling)
 
 
@@ -103,24 +109,21 @@ def run(task: Task, tell: Callable[[Event], None]) -> Finished:
         task: the run.
         tell: takes the progress, several times a second.
     """
-    next_time = 0.0
-
-    def progress(step: str, done: int, total: int) -> None:
-        nonlocal next_time
-        if (now := monotonic()) >= next_time or done == total:
-            next_time = now + TELL_EVERY_SECONDS
-            tell(Progressed(done, total, step))
-
+    progress = _Progress(tell)
     report: object
-    if isinstance(task.source, tuple):
-        report = znni.infer_case(
-            task.source, task.network, task.out, progress=progress, **task.options
-        )
-    else:
-        report = znni.infer(
-            opened(task.source), task.network, task.out, progress=partial(progress, ""),
-            **task.options,
-        )  # fmt: skip
+    try:
+        if isinstance(task.source, tuple):
+            report = znni.infer_case(
+                task.source, task.network, task.out, progress=progress, **task.options
+            )
+        else:
+            report = znni.infer(
+                opened(task.source), task.network, task.out, progress=partial(progress, ""),
+                **task.options,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        progress.tell_rest()  # the window says how much stays
+        raise
     return Finished(str(report))
 
 
@@ -148,7 +151,8 @@ def prediction(task: Task) -> Planned:
     if found.finished:
         lines.append(f"finished  {share:.0%}, by an earlier run, which this one continues")
     details = "\n".join([str(found.plan), *found.lines])
-    return Planned("\n".join(lines), details, share, tuple(map(in_one_line, found.obstacles)))
+    obstacles = tuple(in_window(in_one_line(error)) for error in found.obstacles)
+    return Planned("\n".join(lines), details, share, obstacles, compiles=bool(first))
 
 
 def opened(source: Source) -> Any:
@@ -158,20 +162,50 @@ def opened(source: Source) -> Any:
     return np.load(source.file, mmap_mode="r") if source.file else pickle.loads(source.packed)
 
 
+class _Progress:
+    """Tells the progress, several times a second.
+
+    Args:
+        tell: takes it.
+    """
+
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        self._tell = tell
+        self._next_time = 0.0
+        self._untold: Progressed | None = None
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        """Take the progress of a step, and tell it unless some was told a moment ago."""
+        self._untold = Progressed(done, total, step)
+        if (now := monotonic()) >= self._next_time or done == total:
+            self._next_time = now + TELL_EVERY_SECONDS
+            self.tell_rest()
+
+    def tell_rest(self) -> None:
+        """Tell the latest progress, if it was not told."""
+        event, self._untold = self._untold, None
+        if event is not None:
+            self._tell(event)
+
+
 class _Telling(logging.Handler):
-    """Tells the warnings of znni.
+    """Tells the warnings of znni, and when the first block begins.
 
     Args:
         tell: takes them.
     """
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell one warning."""
-        self._tell(Warned(record.getMessage()))
+        """Tell a warning, or that the first block begins."""
+        text = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            self._tell(Warned(text))
+        elif text.endswith(CAN_COMPUTE):
+            self._tell(Began())
 
 
 def _patches(plan: Plan) -> str:

@@ -24,6 +24,7 @@ from qtpy.QtWidgets import (
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.run_options import parse_channel
+from znni.napari.checks import check_network, check_output, full_name
 from znni.napari.layers import PLACE, offer_layers, scan_files, source_of, voxel_size_of
 from znni.napari.task import Task
 
@@ -31,6 +32,7 @@ VALUES, LABELS, THRESHOLD = "values", "labels of the largest map", "1 above the 
 CASE = "labels of a whole scan"
 EDGES = {"valid: voxels with all context": "valid", "same: all voxels, with mirrored edges": "same"}
 DEVICES = ("auto", "cpu", "gpu", "cpu+gpu")
+MARGIN = 16  # around the dots of a button, in points of the screen
 NETWORKS = "Networks (*.yaml *.yml *.onnx *.pt2);;All files (*)"
 
 
@@ -85,24 +87,30 @@ class Form(QWidget):
         rows = QFormLayout(self)
         rows.setContentsMargins(0, 0, 0, 0)
         rows.setFieldGrowthPolicy(QFormLayout.AllNonFixedFieldsGrow)
+        menus = {
+            self.layer: self._input_menu(),
+            self.network: self._network_menu(),
+            self.out: self._output_menu(),
+        }
         for name, control, about in (
-            ("Input", self._with_menu(self.layer, self._input_menu()), "The layer to compute."),
+            ("Input", self.layer, "The layer to compute."),
             (
                 "Network",
-                self._with_menu(self.network, self._network_menu()),
+                self.network,
                 "The name of a network that comes with znni; or a network file (YAML, ONNX or "
                 ".pt2), or a results folder of nnU-Net.",
             ),
             ("Store", self.stored, "What the output holds."),
             ("Edges", self.edges, "Voxels near the edges of the volume lack context."),
-            ("Output", self._with_menu(self.out, self._output_menu()), "The file to make."),
+            ("Output", self.out, "The file to make."),
             ("", self.overwrite, "Replace an existing output. An unfinished one goes on."),
             ("Memory", self.ram, "The memory that the run may use."),
             ("Device", self.device, "auto: the fastest choice."),
             ("Channel", self.channel, "The only map to read, if the volume has several."),
         ):
             control.setToolTip(about)
-            rows.addRow(name, control)
+            menu = menus.get(control)
+            rows.addRow(name, self._with_menu(control, menu) if menu else control)
         self._watch()
 
     def set_layers(self, layers: list[Any]) -> None:
@@ -127,6 +135,8 @@ class Form(QWidget):
             raise InvalidInput("no network is chosen; choose one by its name, or a file")
         if not out:
             raise InvalidInput("no output is named; name a file, such as cells.zarr")
+        check_network(network)
+        check_output(out, overwrite=self.overwrite.isChecked())
         options: dict[str, Any] = {"device": self.device.currentText()}
         if ram := self.ram.text().strip():
             options["ram"] = ram
@@ -173,6 +183,7 @@ class Form(QWidget):
         self.device.addItems(DEVICES)
         self.ram.setPlaceholderText("such as 8GiB; else 9/10 of what is available")
         self.channel.setPlaceholderText("all")
+        self.out.setPlaceholderText(f"such as {full_name('cells.zarr')}")
 
     def _watch(self) -> None:
         """Note every change of a control."""
@@ -180,7 +191,13 @@ class Form(QWidget):
             choice.currentTextChanged.connect(self._note_change)
         for text in (self.channel, self.ram, self.out):
             text.textChanged.connect(lambda _: self.changed.emit())
+        self.out.textChanged.connect(self._show_full_name)
         self.overwrite.toggled.connect(lambda _: self.changed.emit())
+
+    def _show_full_name(self, name: str) -> None:
+        """Show where the output will be: a name alone is in the folder that napari started in."""
+        place = f": {full_name(name.strip())}" if name.strip() else "."
+        self.out.setToolTip(f"The file to make{place}")
 
     def _note_change(self, *_chosen: object) -> None:
         self.suggest_output()
@@ -190,6 +207,10 @@ class Form(QWidget):
         """Return a control with a button beside it that opens a menu."""
         row, button, menu = QWidget(), QToolButton(), QMenu(self)
         button.setText("...")
+        # The arrow of a menu would cover the dots.
+        button.setStyleSheet("QToolButton::menu-indicator { image: none; width: 0px; }")
+        button.setMinimumWidth(button.fontMetrics().horizontalAdvance("...") + MARGIN)
+        button.setToolTip("Choose by a dialog")
         button.setPopupMode(QToolButton.InstantPopup)
         for name, action in entries.items():
             menu.addAction(name).triggered.connect(lambda *_, action=action: action())

@@ -19,13 +19,26 @@ import numpy as np
 
 from znni.core import system
 from znni.core.child_process import command_of, signal_name, start_with
-from znni.napari.task import Cancelled, Event, Failed, Finished, Planned, StoredArray, Task
+from znni.napari.task import (
+    Began,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    Planned,
+    Progressed,
+    StoredArray,
+    Task,
+)
 
 LOOK_EVERY_SECONDS = 0.2
 
 # A process that is asked to stop ends its block first. If that takes longer, it is killed: the
 # blocks that its ledger lists are whole at any moment.
 PATIENCE_SECONDS = 10.0
+
+# Before its first block, a process has nothing to end.
+GRACE_SECONDS = 1.0
 
 ENDS = (Planned, Finished, Cancelled, Failed)
 
@@ -43,6 +56,7 @@ class Job:
         self._array = array
         self._window, self._other = Pipe()
         self._killed_from = float("inf")
+        self._is_computing = False
         self._handing_over = Lock()
         self._is_handed_over = False
 
@@ -51,7 +65,8 @@ class Job:
         with self._handing_over:
             if self.is_stopping:
                 return
-            self._killed_from = monotonic() + PATIENCE_SECONDS
+            patience = PATIENCE_SECONDS if self._is_computing else GRACE_SECONDS
+            self._killed_from = monotonic() + patience
             if self._is_handed_over:
                 self._send("stop")
 
@@ -75,7 +90,7 @@ class Job:
                     yield Failed(f"the layer's values cannot be handed to a process: {error}")
                     return
             if self.is_stopping:
-                yield Cancelled("cancelled before it began")
+                yield Cancelled()
                 return
             ended = None
             with self._process(folder / "log") as process:
@@ -110,6 +125,9 @@ class Job:
                 event = self._window.recv()
             except (EOFError, OSError):
                 return
+            # A whole case works on the disk in other steps, too.
+            works = isinstance(event, Progressed) and event.step
+            self._is_computing = self._is_computing or isinstance(event, Began) or bool(works)
             yield event
 
     @contextmanager
@@ -135,7 +153,7 @@ class Job:
     def _sudden_end(self, code: int, log: Path) -> Event:
         """Return the end of a process that did not report it."""
         if self.is_killed:
-            return Cancelled("cancelled in the middle of a block; the finished blocks are kept")
+            return Cancelled()
         how = f"by {signal_name(-code)}" if code < 0 else f"with code {code}"
         hint = ", maybe because memory ran out" if code == -system.KILLED else ""
         said = log.read_text(errors="replace").strip().splitlines()

@@ -38,10 +38,14 @@ class OutputLayer:
         self._over = over
         self._next = 0.0
 
-    def update(self) -> None:
-        """Show the blocks that are written by now, unless they were shown a moment ago."""
+    def update(self) -> Any:
+        """Show the blocks that are written by now, unless they were shown a moment ago.
+
+        Returns:
+            the layer, if it is a new one; else None.
+        """
         if (begun := monotonic()) < self._next:
-            return
+            return None
         self._next = begun + LEAST_SECONDS
         shown = self._shown()
         if shown is not None and shown.metadata[PLACE] == self._partial:
@@ -49,7 +53,8 @@ class OutputLayer:
             self._next += (monotonic() - begun) / SHARE_OF_TIME
         elif Path(self._partial).is_dir():
             with suppress(znni.ZnniError):  # its first files are being made
-                self._show(self._partial)
+                return self._show(self._partial)
+        return None
 
     def complete(self) -> Any:
         """Show the complete output, and return its layer.

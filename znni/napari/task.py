@@ -53,12 +53,19 @@ class Planned:
         details: the plan, as ``znni plan`` prints it.
         finished: the share of the output that an earlier run has finished.
         obstacles: the errors that would stop the run.
+        compiles: whether kernels have to be compiled first.
     """
 
     summary: str
     details: str
     finished: float = 0.0
     obstacles: tuple[str, ...] = ()
+    compiles: bool = False
+
+
+@dataclass(frozen=True)
+class Began:
+    """The beginning of the first block: all kernels are compiled."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +99,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """The end of a run that was asked to stop. The text says what is left of the output."""
-
-    text: str
+    """The end of a run that was asked to stop. Its finished blocks are kept."""
 
 
 @dataclass(frozen=True)
@@ -104,4 +109,4 @@ class Failed:
     text: str
 
 
-Event: TypeAlias = Planned | Progressed | Warned | Finished | Cancelled | Failed
+Event: TypeAlias = Planned | Began | Progressed | Warned | Finished | Cancelled | Failed

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from time import monotonic
 from typing import Any
 
 from napari.layers import Image
@@ -23,21 +22,31 @@ from qtpy.QtWidgets import (
     QWidget,
 )
 
-from znni.core.errors import ZnniError
-from znni.core.text import duration
+from znni.core.errors import ZnniError, in_one_line
 from znni.napari.form import THRESHOLD, Form
 from znni.napari.job import Job
 from znni.napari.messages import show_failure, show_message, show_warning
 from znni.napari.output import OutputLayer, added
 from znni.napari.reading import read
-from znni.napari.task import Cancelled, Event, Failed, Finished, Planned, Progressed, Warned
+from znni.napari.status import RunStatus
+from znni.napari.task import (
+    Began,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    Planned,
+    Progressed,
+    Warned,
+)
+from znni.napari.text_window import show_in_window
 from znni.napari.threshold import ThresholdBox
 
 PARTS = 1000  # of the progress bar
 
 HINT = "Choose a layer and a network, then press Plan."
-COMPLETING = "completing the output"  # with its coarser resolutions
 COMPLETE = "The output is complete. Below is the report."
+NO_PLAN = "cancelled: no plan was made"
 CHANGED = "The choices have changed. Press Plan."
 
 
@@ -57,6 +66,7 @@ class RunWidget(QWidget):
         cancel: the button that cancels.
         summary: the plan in a few lines.
         details: the whole plan, and then the report.
+        larger: the button that shows the details in a window.
         bar: the progress.
         status: what happens.
     """
@@ -68,10 +78,12 @@ class RunWidget(QWidget):
         jobs = self._jobs = list[Job]()  # the job that goes on, if there is one
         self._output: OutputLayer | None = None
         self._planned = False
-        self._rate = _Rate()
+        self._found = Planned("", "")  # the latest plan
+        self._now = RunStatus()
         self.plan, self.run, self.cancel = map(QPushButton, ("Plan", "Run", "Cancel"))
         self.summary, self.status = QLabel(HINT), QLabel("")
         self.details, self.bar = QPlainTextEdit(), QProgressBar()
+        self.larger = QPushButton("Show the text below in a window")
         self.threshold = ThresholdBox(self._viewer)
         self.form = Form(lambda: self.threshold.value)
         self._arrange()
@@ -81,6 +93,7 @@ class RunWidget(QWidget):
         self.plan.clicked.connect(lambda: self._start(runs=False))
         self.run.clicked.connect(lambda: self._start(runs=True))
         self.cancel.clicked.connect(self.stop)
+        self.larger.clicked.connect(lambda: show_in_window(self.details))
         layers = self._viewer.layers
         for changed in (layers.events.inserted, layers.events.removed, layers.events.renamed):
             changed.connect(self._offer_layers)
@@ -100,7 +113,8 @@ class RunWidget(QWidget):
         _stop(self._jobs)
         self.cancel.setEnabled(False)
         if self.is_busy:
-            self.status.setText("stopping: the block that is computed ends first")
+            ends = ": the block that is computed ends first" if self._now.is_computing else ""
+            self.status.setText(f"stopping{ends}")
 
     @property
     def is_busy(self) -> bool:
@@ -112,13 +126,14 @@ class RunWidget(QWidget):
         try:
             asked = self.form.asked()
         except ZnniError as error:
-            show_failure(error)
+            self._show_failed(in_one_line(error))
+            self._enable()
             return
         job = Job(replace(asked.task, runs=runs), asked.array)
         self._jobs.append(job)
-        self._rate = _Rate()
+        self._now = RunStatus(compiles=self._found.compiles, share=self._found.finished)
         self._output = OutputLayer(self._viewer, asked.task.out, asked.layer) if runs else None
-        self.status.setText("starting" if runs else "planning")
+        self.status.setText(self._now.waiting() if runs else "planning")
         self.bar.setRange(0, 0)  # busy, until the first block is finished
         self._enable()
         worker = create_worker(_events, job, _start_thread=False)
@@ -129,6 +144,8 @@ class RunWidget(QWidget):
     def _take(self, event: Event | None) -> None:
         """Show what a job tells."""
         match event:
+            case Began():
+                self._now.begin()
             case Progressed():
                 self._show_progress(event)
             case Warned():
@@ -138,13 +155,13 @@ class RunWidget(QWidget):
             case Finished():
                 self._show_finished(event)
             case Cancelled():
-                self._show_end("cancelled", event.text)
-                show_message(event.text)
+                self._show_end(self._now.cancelled() if self._output else NO_PLAN)
+                show_message(self.status.text())
             case Failed():
-                self._show_end("failed", event.text)
-                show_failure(event.text)
+                self._show_failed(event.text)
             case None if self._output:
-                self._output.update()
+                self._show_waiting()
+                self._show_output()
 
     def _end(self) -> None:
         """End a job: another one may begin."""
@@ -157,27 +174,35 @@ class RunWidget(QWidget):
         self.details.setPlainText(plan.details)
         self._set_bar(plan.finished)
         self.run.setText("Go on" if plan.finished else "Run")
-        self._planned = not plan.obstacles
+        self._planned, self._found = not plan.obstacles, plan
         press = f"planned: press {self.run.text()}"
-        self.status.setText(press if self._planned else "this run is not possible now")
+        why = f"not possible now: {'; '.join(plan.obstacles)}"
+        self.status.setText(press if self._planned else why)
         for obstacle in plan.obstacles:
             show_failure(obstacle)
 
     def _show_progress(self, event: Progressed) -> None:
-        share = event.done / max(1, event.total)
-        left = self._rate.left(event)
-        self._set_bar(share)
-        step = event.step or (COMPLETING if event.done == event.total else "")
-        parts = [f"{share:.0%}", step, f"{duration(left)} left" if left else ""]
-        self.status.setText(", ".join(filter(None, parts)))
-        if self._output:
-            self._output.update()
+        self._set_bar(event.done / max(1, event.total))
+        self.status.setText(self._now.progressed(event))
+        self._show_output()
+
+    def _show_waiting(self) -> None:
+        """Show what happens before the first block is finished, and for how long."""
+        words = self._now.waiting()
+        if words and not any(job.is_stopping for job in self._jobs):
+            self.status.setText(words)
+
+    def _show_output(self) -> None:
+        """Show the blocks that are written. The threshold is that of the output from then on."""
+        layer = self._output.update() if self._output else None
+        if isinstance(layer, Image):
+            self.threshold.choose(layer)
 
     def _show_finished(self, event: Finished) -> None:
         self._set_bar(1.0)
         self.summary.setText(COMPLETE)
         self.details.setPlainText(event.report)
-        self._show_end("finished", event.report.partition(";")[0])
+        self._show_end(f"finished: {event.report.partition(';')[0]}")
         if self._output is None:
             return
         try:
@@ -188,9 +213,17 @@ class RunWidget(QWidget):
         if isinstance(layer, Image):
             self.threshold.choose(layer)
 
-    def _show_end(self, how: str, text: str) -> None:
+    def _show_failed(self, text: str) -> None:
+        """Show an error. An earlier plan is cleared."""
+        self._show_end(f"failed: {text}")
+        self.summary.setText(HINT)
+        self.details.clear()
+        self._set_bar(0.0)
+        show_failure(text)
+
+    def _show_end(self, text: str) -> None:
         """Show how a job ended. Its plan no longer holds: part of the output may be finished."""
-        self.status.setText(f"{how}: {text}")
+        self.status.setText(text)
         self._planned = False
 
     def _set_bar(self, share: float) -> None:
@@ -240,7 +273,8 @@ class RunWidget(QWidget):
         column = QVBoxLayout(self)
         column.addWidget(self.form)
         column.addLayout(buttons)
-        for part in (self.summary, self.bar, self.status, self.details, self.threshold):
+        parts = self.summary, self.bar, self.status, self.larger, self.details, self.threshold
+        for part in parts:
             column.addWidget(part)
         column.setStretchFactor(self.details, 1)
 
@@ -256,21 +290,3 @@ def _stop(jobs: list[Job]) -> None:
     """Ask jobs to stop."""
     for job in jobs:
         job.stop()
-
-
-class _Rate:
-    """The time that is left, by the rate since the first report of a step.
-
-    A run that goes on begins with many finished voxels, which took it no time.
-    """
-
-    def __init__(self) -> None:
-        self._step: str | None = None
-
-    def left(self, event: Progressed) -> float:
-        """Return the seconds that are left; 0 if they are not known yet."""
-        now = monotonic()
-        if event.step != self._step:
-            self._step, self._first, self._begun = event.step, event.done, now
-        done = event.done - self._first
-        return (event.total - event.done) * (now - self._begun) / done if done > 0 else 0.0
