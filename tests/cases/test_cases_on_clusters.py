@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from znni.cases.case_folder import Case
 from znni.cases.case_report import CaseReport
 from znni.cases.folder import predict_cases
 from znni.cases.on_cluster import CaseCluster
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Choices
 from znni.core.run_options import Options
 from znni.network.network_file import load_network
@@ -30,6 +31,7 @@ from znni.network.network_file import load_network
 pytest.importorskip("distributed")
 
 from znni.cluster import dask_engine
+from znni.cluster.coordinator import Coordinator
 
 NORMALIZE = "[{mean: 20, std: 50, clip: [-100, 150]}, {mean: 0, std: 1}, {mean: 0, std: 1}]"
 SECOND_STAGE = {
@@ -169,32 +171,41 @@ def test_a_later_stage_and_probabilities(folder: Path) -> None:
 def test_cases_are_computed_in_turn_by_the_same_workers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They also stay if one of the cases fails."""
     started: list[Any] = []
-    start = dask_engine.started_cluster
+    start, make_plan, planned = dask_engine.started_cluster, Coordinator.make_plan, count()
 
     def noted(*arguments: Any) -> Any:
         started.append(start(*arguments))
         return started[-1]
 
+    def failing_once(*arguments: Any) -> Any:
+        if next(planned) == 1:
+            raise RunFailed("no plan this time")
+        return make_plan(*arguments)
+
     monkeypatch.setattr(dask_engine, "started_cluster", noted)
+    monkeypatch.setattr(Coordinator, "make_plan", failing_once)
     net = load_network(Path("organs.yaml"))
     monkeypatch.setattr(results_folder, "network_of_results", lambda _: net)
     for name in ("scans", "results"):
         Path(name).mkdir()
     for name in ("plans.json", "dataset.json"):
         (Path("results") / name).write_text("{}")
-    shutil.copy("ct.nii.gz", "scans/a_0000.nii.gz")
+    for name in ("a", "b"):
+        shutil.copy("ct.nii.gz", f"scans/{name}_0000.nii.gz")
     Path("scans/bad_0000.nii.gz").write_bytes(b"no scan")
     write(Path("scans/c_0000.nii.gz"), scan((20, 30, 28), 3))
     line = "nnunet", "predict", "-i", "scans", "-o", "labels", "-m", "results", "-device", "cpu"
     found = command(*line, "--ram", "1800MiB", "--cluster", "local:2")
     assert "2 cases in " in found.out
-    assert "1 failed" in found.out
+    assert "2 failed" in found.out
+    assert "no plan this time" in found.err
     assert "bad_0000.nii.gz" in found.err
     assert len(started) == 1
     shutil.copy("labels/a.nii.gz", "shared.nii.gz")
     assert_undisturbed(folder)
-    assert not list(folder.glob("*/*.case"))
+    assert [made.name for made in folder.glob("*/*.case")] == ["b.nii.gz.case"]
     znni.infer_case(["scans/c_0000.nii.gz"], "organs.yaml", "c.nii.gz", **ON_CPU)
     assert Path("labels/c.nii.gz").read_bytes() == Path("c.nii.gz").read_bytes()
 
@@ -244,6 +255,16 @@ def test_errors_are_one_line(more: list[str], said: str) -> None:
     line = "infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--out", "seg.nii"
     assert said in refused(*line, *more)
     assert not Path("seg.nii.case").exists()
+
+
+def test_a_file_in_which_only_some_groups_have_memory(tmp_path: Path) -> None:
+    file = tmp_path / "far.yaml"
+    file.write_text(
+        "kind: address\naddress: tcp://127.0.0.1:1\n"
+        "groups: [{name: a, count: 1, ram: 4GiB}, {name: b, count: 1}]\n"
+    )
+    with pytest.raises(InvalidInput, match="and the cluster file has ram: for its workers"):
+        CaseCluster(file, Choices(ram="2GiB"), tmp_path / "seg.nii")
 
 
 def test_weights_in_memory_are_refused(folder: Path) -> None:

@@ -82,7 +82,10 @@ def named_weights(file: Path) -> Network:
 def test_emulated_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_worker: Counter[str]
 ) -> None:
+    """No process of a GPU starts while the scan is prepared, which takes the same memory."""
     use_emulated_gpus(monkeypatch)
+    started: list[Any] = []
+    monkeypatch.setattr(session, "several_waiting", started.append)
     net, found = network(), []
     file = write(tmp_path / "scan.nii", scan())
     for gpus in (1, GPUS):
@@ -92,5 +95,6 @@ def test_emulated_gpus(
         predict(case, net, random_weights(net, 7), Session(), options)
         found.append(np.asarray(nibabel.load(case.out).dataobj))
         assert len(by_worker) == gpus
+    assert started == []
     np.testing.assert_array_equal(found[1], found[0])
     assert len(np.unique(found[0])) == 3

@@ -18,7 +18,7 @@ from znni.cluster.blocks import best_block, box_of, patches_in_blocks
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, Group, StorageLimits
 from znni.cluster.forecast import BLOCKS_A_WORKER, Forecast, forecast
 from znni.core.errors import DoesNotFit, InvalidInput
-from znni.core.options import Border
+from znni.core.options import Border, Choices
 from znni.core.run_options import RegionOptions
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import make_job
@@ -198,6 +198,18 @@ def test_local_workers_share_this_machine(network: Network) -> None:
     )
     assert two.memory + DASK_BYTES == pytest.approx(2 * (four.memory + DASK_BYTES), rel=0.2)
     assert two.threads >= four.threads
+
+
+def test_limits_of_the_user_are_those_of_workers_that_have_none(
+    network: Network, fast: Path
+) -> None:
+    silent, own = (Group(name=name, count=2, machine=fast) for name in ("silent", "own"))
+    own = changed(own, ram=8 * GIB, cores=3)
+    cluster = Cluster(kind="address", address="tcp://a:1", groups=(silent, own))
+    found = forecast(network, VOLUME, cluster, choices=Choices(ram="2GiB", threads=2))
+    first, second = (part.plan.machine.host for part in found.groups)
+    assert (first.memory, first.threads) == (2 * GIB, 2)
+    assert (second.memory, second.threads) == (8 * GIB - DASK_BYTES, 3)
 
 
 def test_what_cannot_be_predicted(network: Network, fast: Path) -> None:

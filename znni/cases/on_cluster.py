@@ -35,8 +35,8 @@ class CaseCluster:
 
     Args:
         given: the cluster's file, or ``local:N``.
-        limits: what plans may use. If the file says what its workers have, memory and threads are
-            those of this process alone.
+        limits: what plans may use. If the file says what all its workers have, memory and threads
+            are those of this process alone.
         out: the labels of a case.
 
     Raises:
@@ -48,9 +48,9 @@ class CaseCluster:
         from znni.cluster.machines import Machines
 
         found = load_cluster(given)
-        if any(group.ram for group in found.groups):
+        if found.groups and all(group.ram for group in found.groups):
             limits = replace(limits, ram=None)
-        if any(group.cores for group in found.groups):
+        if found.groups and all(group.cores for group in found.groups):
             limits = replace(limits, threads=None)
         self.limits = limits
         self._machines = Machines(found, limits, out, stay=True)

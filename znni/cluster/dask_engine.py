@@ -29,7 +29,7 @@ from znni.cluster.calls import Answer, Answered, Call, EngineGone, Limits, Recip
 from znni.cluster.cluster_file import Cluster, Group
 from znni.cluster.dask_clusters import CONNECT_SECONDS, connected, started_cluster
 from znni.cluster.engine_process import EngineProcess
-from znni.core.errors import InvalidInput, RunFailed
+from znni.core.errors import InvalidInput, RunFailed, ZnniError
 from znni.core.text import duration
 from znni.machine.gpu_selection import VISIBLE
 
@@ -238,6 +238,11 @@ class DaskCluster(NamedTuple):
     client: Client
     started: Any
 
+    @property
+    def is_running(self) -> bool:
+        """Return whether the scheduler is there."""
+        return str(self.client.status) == "running"
+
 
 @contextmanager
 def dask_cluster(cluster: Cluster, folder: str) -> Iterator[DaskCluster]:
@@ -278,7 +283,7 @@ def engine_on(there: DaskCluster, recipe: Recipe, *, stay: bool) -> Iterator[Das
     Args:
         there: the cluster.
         recipe: what the workers compute.
-        stay: whether they stay for another run if this one succeeds.
+        stay: whether they stay for another run, unless this one is stopped.
 
     Raises:
         RunFailed: the scheduler is gone.
@@ -295,6 +300,9 @@ def engine_on(there: DaskCluster, recipe: Recipe, *, stay: bool) -> Iterator[Das
         _start_engines(client, plugin)
         yield engine
         forgets |= stay
+    except ZnniError:
+        forgets |= stay
+        raise
     finally:
         if forgets:
             engine.forget()

@@ -201,8 +201,8 @@ def forecast(
         cluster: the cluster, or its YAML file.
         region: voxels of the volume that need output.
         values: the values that are stored.
-        choices: limits and choices for the plans. Each group of the cluster gives its own memory,
-            threads and GPUs.
+        choices: limits and choices for the plans. Each group of the cluster gives its own GPUs. Its
+            memory and threads count before these limits.
         input_dtype: type of the stored input values.
 
     Raises:
@@ -258,7 +258,8 @@ PlansFor: TypeAlias = Callable[[Vec3], list[Plan]]
 def _worker(group: Group, cluster: Cluster, wanted: Choices) -> tuple[Machine, Choices]:
     """Return the part of a machine that znni may use in a worker, and the choices for its plan.
 
-    Local workers share the machine. Dask takes a part of a worker's memory.
+    What the group does not say is a limit of the user for each worker. Local workers share it, or
+    the machine. Dask takes a part of a worker's memory, unless the limit is for znni alone.
     """
     device = wanted.device if group.gpus else HOST
     choices = replace(
@@ -267,14 +268,17 @@ def _worker(group: Group, cluster: Cluster, wanted: Choices) -> tuple[Machine, C
         gpus=group.gpus or 1,
         gpu_memory=wanted.gpu_memory if group.gpus else None,
     )
-    whole = machine_for(group.machine, None, None, choices.gpu_memory, device)
+    limit, threads = None if group.ram else wanted.ram, None if group.cores else wanted.threads
+    whole = machine_for(group.machine, limit, threads, choices.gpu_memory, device)
     if group.gpus and not whole.gpus:
         raise InvalidInput(
             f"group {group.name} has gpus: {group.gpus}, and there is no GPU on its machine; give "
             f"machine: a file of one that has them, or leave gpus: out"
         )
-    sharing = cluster.workers if cluster.kind == "local" else 1
-    ram = group.znni_ram or whole.host.memory // sharing - DASK_BYTES
+    is_local = cluster.kind == "local"
+    sharing = cluster.workers if is_local else 1
+    by_dask = 0 if limit is not None and not is_local else DASK_BYTES
+    ram = group.znni_ram or whole.host.memory // sharing - by_dask
     threads = group.cores or max(1, whole.host.threads // sharing)
     return choose_gpus(limited(whole, ram, threads), choices), choices
 

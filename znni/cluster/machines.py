@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from znni.cluster.calls import Recipe
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster
 from znni.cluster.workers import Engine
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, ZnniError, option
 from znni.core.options import Choices
 from znni.core.processors import needs_gpu
 from znni.core.text import in_units
@@ -30,7 +30,8 @@ class Machines:
         given: the cluster, its YAML file, or ``local:N``.
         choices: limits and choices for plans.
         out: the output. For jobs, files of workers lie beside it, where all machines see them.
-        stay: whether workers wait for further runs, until ``close``. A run that fails ends them.
+        stay: whether workers wait for further runs, until ``close``. A run that is stopped ends
+            them, or one that loses the scheduler.
 
     Attributes:
         cluster: the cluster, with the limits of its workers if they are of this machine.
@@ -82,15 +83,20 @@ class Machines:
                 f"a cluster needs {error.name}, which is not installed; install it with: pip "
                 f"install 'znni[cluster]'"
             ) from None
-        with ExitStack() as ending:
-            ending.callback(self.close)
+        stays = False
+        try:
             if self._there is None:
                 folder = self._holding.enter_context(_scratch(self.cluster, self._beside))
                 self._there = self._holding.enter_context(dask_cluster(self.cluster, folder))
             with engine_on(self._there, recipe, stay=self._stay) as engine:
                 yield engine
-            if self._stay:
-                ending.pop_all()
+            stays = self._stay
+        except ZnniError:
+            stays = self._stay and self._there is not None and self._there.is_running
+            raise
+        finally:
+            if not stays:
+                self.close()
 
     def close(self) -> None:
         """End the workers that this process has started. The next run starts others."""

@@ -26,7 +26,7 @@ from znni.engine.report import Report
 from znni.engine.volume_runner import VolumeRunner
 from znni.inference.build_runner import prepare
 from znni.inference.first_measurement import fastest_measured
-from znni.inference.plan_choice import given_or_found, smaller_plan
+from znni.inference.plan_choice import given_or_found, smaller_plan, tell_nobody
 from znni.inference.planning import as_here
 from znni.inference.prestart import several_waiting
 from znni.inference.process_cache import Prepare, ProcessCache, without_statistics
@@ -127,13 +127,14 @@ class Session:
     def plan_ahead(self, required: Requirements) -> Plan:
         """Return the plan of a run whose input does not exist yet. The run then finds it here.
 
-        The machine is not measured, because other work goes on.
+        The machine is not measured, because other work goes on. No processes start: they would take
+        memory of the host and of GPUs that this work takes.
         """
         job = _job(required), True
         with self._planning:
             plan = self._plans.get(job) or self._plans_ahead.get(job)
             if plan is None:
-                plan = self._found(None, self._within_limits(required))
+                plan = self._found(None, self._within_limits(required), starts=False)
                 self._plans_ahead[job] = plan
                 while len(self._plans_ahead) > MOST_PLANS:
                     self._plans_ahead.popitem(last=False)
@@ -284,13 +285,18 @@ class Session:
             required, choices=replace(self._choices, ram=allowed[HOST], gpu_memory=on_gpu)
         )
 
-    def _found(self, given: Plan | None, required: Requirements) -> Plan:
-        """Return the given plan, checked, or the fastest one."""
+    def _found(self, given: Plan | None, required: Requirements, *, starts: bool = True) -> Plan:
+        """Return the given plan, checked, or the fastest one.
+
+        Args:
+            given: the plan, or None.
+            required: the requirements.
+            starts: whether processes for several GPUs start meanwhile, if none are kept.
+        """
         if self.keeps:
             return given_or_found(given, required, held=self.processes.held(HOST))
-        return given_or_found(
-            given, required, tell=self._add_search, tell_machine=self._start_processes
-        )
+        tell_machine = self._start_processes if starts else tell_nobody
+        return given_or_found(given, required, tell=self._add_search, tell_machine=tell_machine)
 
     def _add_search(self, seconds: float) -> None:
         self.searching += seconds
