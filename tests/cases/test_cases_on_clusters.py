@@ -18,14 +18,18 @@ from command_line import znni as command
 from hand_started import HandStarted
 
 import znni
+from znni.calibration.overhead_figures import PROCESS_BYTES
 from znni.cases import results_folder
 from znni.cases.case_folder import Case
 from znni.cases.case_report import CaseReport
 from znni.cases.folder import predict_cases
-from znni.cases.on_cluster import CaseCluster
+from znni.cases.networks import alone
+from znni.cases.on_cluster import CaseCluster, cluster_for
+from znni.cluster.cluster_file import DASK_BYTES
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Choices
 from znni.core.run_options import Options
+from znni.inference.exporting import LABELS_ROOM
 from znni.network.network_file import load_network
 
 pytest.importorskip("distributed")
@@ -40,7 +44,7 @@ SECOND_STAGE = {
     "[{mean: 20, std: 50, clip: [-100, 150]}]": NORMALIZE,
     "{channels: [CT]}": "{channels: [CT], previous_stage: {name: low, labels: [1, 2]}}",
 }
-LIMITS: Any = {"device": "cpu", "costs": "built-in", "threads": 2, "ram": "1800MiB"}
+LIMITS: Any = {"device": "cpu", "costs": "built-in", "threads": 2, "ram": "2500MiB"}
 ON_CPU: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
 
 
@@ -197,7 +201,7 @@ def test_cases_are_computed_in_turn_by_the_same_workers(
     Path("scans/bad_0000.nii.gz").write_bytes(b"no scan")
     write(Path("scans/c_0000.nii.gz"), scan((20, 30, 28), 3))
     line = "nnunet", "predict", "-i", "scans", "-o", "labels", "-m", "results", "-device", "cpu"
-    found = command(*line, "--ram", "1800MiB", "--cluster", "local:2")
+    found = command(*line, "--ram", "2500MiB", "--cluster", "local:2")
     assert "2 cases in " in found.out
     assert "2 failed" in found.out
     assert "no plan this time" in found.err
@@ -255,6 +259,18 @@ def test_errors_are_one_line(more: list[str], said: str) -> None:
     line = "infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--out", "seg.nii"
     assert said in refused(*line, *more)
     assert not Path("seg.nii.case").exists()
+
+
+def test_all_that_runs_on_this_machine_stays_within_the_memory(folder: Path) -> None:
+    """That is the workers, this process, and the cases whose labels are written."""
+    net, whole = load_network(Path("organs.yaml")), 8 * 2**30
+    options = Options(limits=Choices(device="cpu", ram=whole))
+    here, machines = cluster_for("local:8", options, folder / "seg.nii", alone(net), writing=3)
+    assert machines is not None
+    idle = 8 * DASK_BYTES
+    assert here.limits.ram == whole - idle
+    left = whole - idle - PROCESS_BYTES - 3 * LABELS_ROOM - 8 * net.held_parameters
+    assert 0 <= left - machines.ram_here < 8
 
 
 def test_a_file_in_which_only_some_groups_have_memory(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def infer_case(
     case, networks = _asked(files, network, out, change, overwrite=overwrite)
     given = networks.weights(None if weights is None else Path(weights))
     options, told = Options(limits=Choices(**limits)), progress or no_step_progress
-    here, machines = cluster_for(cluster, options, case.out)
+    here, machines = cluster_for(cluster, options, case.out, networks, case.earlier)
     with machines or nullcontext():
         return predict(case, networks, given, Session(), here, told, cluster=machines)
 

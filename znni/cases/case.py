@@ -160,7 +160,7 @@ class CaseRun:
                 self._make_inputs()
             for number in range(len(self._networks.networks)):
                 with meanwhile(partial(self._runs.open_ahead, number + 1)):
-                    self._runs.run(number, self._room.allowed)
+                    self._runs.run(number, self._room.process, self._room.allowed)
             self._holding = holding.pop_all()
 
     def write(self) -> CaseReport:

@@ -33,7 +33,7 @@ from znni.cases.concurrency import (
 )
 from znni.cases.memory import KnownMemory
 from znni.cases.networks import NetworkSet, alone, beside_weights
-from znni.cases.on_cluster import cluster_for
+from znni.cases.on_cluster import cluster_for, without_devices
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
@@ -169,12 +169,13 @@ def predict_cases(
     asked = alone(networks) if isinstance(networks, Network) else networks
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
-    options, machines = cluster_for(cluster, options, cases[0].out if cases else Path())
-    most = concurrency(options.limits, most)
+    out, earlier = (cases[0].out, cases[0].earlier) if cases else (Path(), ())
+    here = options if cluster is None else without_devices(options)
+    most = concurrency(here.limits, most)
+    options, machines = cluster_for(cluster, options, out, asked, earlier, most.writing)
     options = with_limit(beside_writing(options, most.writing))
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
-    earlier = cases[0].earlier if cases else ()
     kept = beside_weights(options.limits, asked, earlier)[0]
     session = Session(kept if len(left) > 1 else None)  # a single case uses no plan again
     for case in cases:

@@ -11,7 +11,7 @@ from znni.cases.case import BEFORE
 from znni.cases.case_folder import Case, check_output
 from znni.cases.memory import CaseMemory, room_for, search_for
 from znni.cases.networks import NetworkSet, alone, beside_weights, noting_weights
-from znni.cases.on_cluster import CaseCluster, without_devices
+from znni.cases.on_cluster import CaseCluster, cluster_for, without_devices
 from znni.cases.preparation import (
     Preparation,
     preparation_of_all,
@@ -113,8 +113,7 @@ def forecast(
     check_output(case, asked)
     scan = look_at_scan(case.files, asked.rules, unit_of(asked.networks[0]))
     given = options
-    if cluster is not None:
-        options = without_devices(options)
+    options, machines = cluster_for(cluster, options, case.out, asked, case.earlier)
     limits, others = beside_weights(options.limits, asked, case.earlier)
     prepared = [preparation_of_all(scan, network) for network in asked.networks]
     saved = case.probabilities is not None
@@ -128,8 +127,7 @@ def forecast(
     order = (PREVIOUS, "reading", "resampling", "network", "labels", "components", "writing")
     distinct = [prepared[group[0]] for group in asked.groups]
     runs: tuple[Forecast, ...] = ()
-    if cluster is not None:
-        machines = CaseCluster(cluster, given.limits, case.out)
+    if machines:
         runs = tuple(_run_on(machines, each, probabilities=saved) for each in prepared)
     seconds = _seconds(scan, distinct, room)
     computing = [plan.seconds for plan in plans] + [run.seconds for run in runs]
@@ -140,7 +138,9 @@ def forecast(
         seconds["writing"] += values * DEFLATED
     if isinstance(stage := case.previous, PreviousNetwork):
         before = Case(case.files, case.folder / BEFORE, stage.previous)
-        rest = replace(given, limits=replace(given.limits, ram=limits.ram))
+        whole = without_devices(given) if machines else given
+        ram = beside_weights(whole.limits, asked, case.earlier)[0].ram
+        rest = replace(given, limits=replace(given.limits, ram=ram))
         found = forecast(before, stage.network, rest, cluster=cluster)
         memory[PREVIOUS] = others + max(found.memory.values())
         seconds[PREVIOUS] = sum(found.seconds.values())

@@ -130,11 +130,12 @@ class NetworkRuns:
             if self._is_over:  # the user stopped the case meanwhile
                 self.close()
 
-    def run(self, number: int, allowed: int) -> None:
+    def run(self, number: int, process: int, allowed: int) -> None:
         """Compute the output of a network, unless an earlier run has.
 
         Args:
             number: the number of the network.
+            process: the bytes of this process beside workers of this machine.
             allowed: the bytes of the host that may be taken in all.
         """
         if not self.out(number).exists():
@@ -142,7 +143,8 @@ class NetworkRuns:
             progress = self._steps.progress_of("network")
             progress(0, 1)  # its first block may take long
             if self._cluster:
-                with self._session.processes.taking(self._cluster.ram_here, 0, allowed):
+                memory = self._cluster.ram_here, process, allowed
+                with self._session.processes.taking(*memory):
                     request, folder = self._request(number), self._case.folder
                     self.on_cluster.append(self._cluster.compute(request, folder, progress))
             else:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from znni.calibration.overhead_figures import PROCESS_BYTES
+from znni.cases.networks import NetworkSet
 from znni.cases.npy_file import new_array_file
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Choices
 from znni.core.processors import HOST
 from znni.core.run_options import Options, StorageOptions
+from znni.core.shapes import FLOAT_BYTES
 from znni.engine.run_state import Progress
+from znni.inference.exporting import LABELS_ROOM
+from znni.inference.plan_choice import machine_here
 from znni.inference.request import Request
+from znni.network.network import Network
 from znni.network.weights import Weights
 
 if TYPE_CHECKING:
@@ -38,12 +45,13 @@ class CaseCluster:
         limits: what plans may use. If the file says what all its workers have, memory and threads
             are those of this process alone.
         out: the labels of a case.
+        beside: the bytes of memory that this process takes while the workers compute.
 
     Raises:
         InvalidInput: the cluster's file cannot be used, or an option contradicts it.
     """
 
-    def __init__(self, given: str | Path, limits: Choices, out: Path) -> None:
+    def __init__(self, given: str | Path, limits: Choices, out: Path, beside: int = 0) -> None:
         from znni.cluster.cluster_file import load_cluster
         from znni.cluster.machines import Machines
 
@@ -53,7 +61,7 @@ class CaseCluster:
         if found.groups and all(group.cores for group in found.groups):
             limits = replace(limits, threads=None)
         self.limits = limits
-        self._machines = Machines(found, limits, out, stay=True)
+        self._machines = Machines(found, limits, out, stay=True, leaving=beside)
 
     @property
     def cluster(self) -> Cluster:
@@ -62,8 +70,13 @@ class CaseCluster:
 
     @property
     def ram_here(self) -> int:
-        """The bytes that all workers may take of this machine's memory."""
+        """The bytes of this machine's memory that all workers may take beside those when idle."""
         return self._machines.ram_here
+
+    @property
+    def idle_here(self) -> int:
+        """The bytes of the limit of memory that all workers take while they wait."""
+        return self._machines.idle_here
 
     def compute(self, request: Request, folder: Path, progress: Progress) -> ClusterReport:
         """Compute a network over its input.
@@ -110,21 +123,38 @@ class CaseCluster:
 
 
 def cluster_for(
-    given: str | Path | None, options: Options, out: Path
+    given: str | Path | None,
+    options: Options,
+    out: Path,
+    networks: NetworkSet,
+    earlier: Sequence[Network] = (),
+    writing: int = 0,
 ) -> tuple[Options, CaseCluster | None]:
     """Return the options for the steps of this process, and the cluster for cases.
+
+    If workers share the limit of memory, these steps leave them what they take while they wait.
 
     Args:
         given: the cluster's file, or ``local:N``; None: this machine computes all.
         options: what plans may use.
         out: the labels of a case.
+        networks: the networks.
+        earlier: the networks of the earlier stages of a cascade.
+        writing: the most cases whose labels are written while the workers compute.
 
     Raises:
         InvalidInput: the cluster's file cannot be used, or an option contradicts it.
     """
     if given is None:
         return options, None
-    return without_devices(options), CaseCluster(given, options.limits, out)
+    sizes = [FLOAT_BYTES * each.held_parameters for each in (*networks.networks, *earlier)]
+    copied = max(sizes)  # the weights of the network that runs are read once more
+    beside = PROCESS_BYTES + sum(sizes) + copied + writing * LABELS_ROOM
+    machines, here = CaseCluster(given, options.limits, out, beside), without_devices(options)
+    if here.limits.ram is None:
+        return here, machines
+    left = machine_here(here.limits).host.memory - machines.idle_here
+    return replace(here, limits=replace(here.limits, ram=max(1, left))), machines
 
 
 def without_devices(options: Options) -> Options:

@@ -246,19 +246,21 @@ def _local(given: str) -> Cluster:
     return Cluster(kind="local", groups=(Group(name=LOCAL_GROUP, count=int(count)),))
 
 
-def per_worker(short: DoesNotFit, sharing: int = 0) -> DoesNotFit:
+def per_worker(short: DoesNotFit, sharing: int = 0, leaving: int = 0) -> DoesNotFit:
     """Return the error with the remedy for a worker's memory, which Dask takes a part of.
 
     Args:
         short: the error about the process that computes.
         sharing: number of workers that share the memory of an option; 0: the file has it.
+        leaving: bytes of this option that they leave to another process.
     """
     if has_own_memory(short.device):
         return short
     worker = ceil((short.needed + DASK_BYTES) / 2**20)
     remedy = f"each worker {worker}MiB, by ram: in the cluster file,"
     if sharing:
-        remedy = f"all workers together {option('ram', f'{worker * sharing}MiB')}"
+        needed = worker * sharing + ceil(leaving / 2**20)
+        remedy = f"all workers together {option('ram', f'{needed}MiB')}"
     return DoesNotFit(
         needed=short.needed, allowed=short.allowed, device=short.device, layer=short.layer,
         patch=short.patch, remedy=remedy, without_gpu=short.without_gpu,

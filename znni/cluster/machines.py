@@ -32,10 +32,13 @@ class Machines:
         out: the output. For jobs, files of workers lie beside it, where all machines see them.
         stay: whether workers wait for further runs, until ``close``. A run that is stopped ends
             them, or one that loses the scheduler.
+        leaving: the bytes of ``ram`` that this process takes while workers compute, if these are of
+            this machine and share it.
 
     Attributes:
         cluster: the cluster, with the limits of its workers if they are of this machine.
         sharing: how many workers share the memory of an option; 0 if the cluster's file has it.
+        leaving: the bytes of this option that they leave to this process.
 
     Raises:
         InvalidInput: the cluster's file cannot be used, an option contradicts it, or this machine
@@ -49,10 +52,12 @@ class Machines:
         out: str | Path,
         *,
         stay: bool = False,
+        leaving: int = 0,
     ) -> None:
         found = given if isinstance(given, Cluster) else load_cluster(given)
-        self.cluster = _with_limits(found, choices)
         self.sharing = _sharing(found)
+        self.leaving = leaving if self.sharing and choices.ram is not None else 0
+        self.cluster = _with_limits(found, choices, self.leaving)
         self._beside = Path() if is_url(str(out)) else Path(out).parent
         self._stay = stay
         self._holding = ExitStack()
@@ -60,10 +65,18 @@ class Machines:
 
     @property
     def ram_here(self) -> int:
-        """The bytes that all workers may take of this machine's memory."""
+        """The bytes of this machine's memory that all workers may take while they compute.
+
+        Those of idle workers are not among them.
+        """
         if self.cluster.kind != "local":
             return 0
-        return sum(group.count * (group.ram or 0) for group in self.cluster.groups)
+        return sum(group.count * (group.znni_ram or 0) for group in self.cluster.groups)
+
+    @property
+    def idle_here(self) -> int:
+        """The bytes of an option's memory that all workers take while they stay and wait."""
+        return self.sharing * DASK_BYTES
 
     @contextmanager
     def engine(self, recipe: Recipe) -> Iterator[Engine]:
@@ -104,8 +117,14 @@ class Machines:
         self._holding.close()
 
 
-def _shared_out(cluster: Cluster, choices: Choices) -> Cluster:
-    """Return a local cluster whose workers share this machine's memory and cores."""
+def _shared_out(cluster: Cluster, choices: Choices, leaving: int) -> Cluster:
+    """Return a local cluster whose workers share this machine's memory and cores.
+
+    Args:
+        cluster: the cluster.
+        choices: limits and choices for plans.
+        leaving: the bytes of memory that this process takes meanwhile.
+    """
     if len(cluster.groups) > 1:
         raise InvalidInput(
             f"a local cluster has {len(cluster.groups)} groups, and its workers are all alike; "
@@ -114,7 +133,7 @@ def _shared_out(cluster: Cluster, choices: Choices) -> Cluster:
     (group,) = cluster.groups
     here = detect_host(choices.ram, choices.threads)
     threads = group.cores or max(1, here.host.threads // group.count)
-    ram = group.ram or here.host.memory // group.count
+    ram = group.ram or max(0, here.host.memory - leaving) // group.count
     if ram <= DASK_BYTES:
         raise InvalidInput(
             f"each of {group.count} workers gets {in_units(ram)} of memory, and Dask alone takes "
@@ -130,8 +149,13 @@ def _sharing(cluster: Cluster) -> int:
     return 0 if in_file else cluster.workers
 
 
-def _with_limits(cluster: Cluster, choices: Choices) -> Cluster:
+def _with_limits(cluster: Cluster, choices: Choices, leaving: int) -> Cluster:
     """Return the cluster with the limits of its workers, if they are of this machine.
+
+    Args:
+        cluster: the cluster.
+        choices: limits and choices for plans.
+        leaving: as for ``_shared_out``.
 
     Raises:
         InvalidInput: an option contradicts the cluster file, or this machine has too little memory.
@@ -154,7 +178,7 @@ def _with_limits(cluster: Cluster, choices: Choices) -> Cluster:
                 f"{option(name, value)}, and the cluster file has {key}: for its workers; leave "
                 f"one of them out"
             )
-    return _shared_out(cluster, choices) if cluster.kind == "local" else cluster
+    return _shared_out(cluster, choices, leaving) if cluster.kind == "local" else cluster
 
 
 @contextmanager

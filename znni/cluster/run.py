@@ -178,7 +178,7 @@ def compute_on_cluster(
             output.close()
             whole = finish(out, recheck=recheck)
     except DoesNotFit as error:
-        short = per_worker(error, machines.sharing)
+        short = per_worker(error, machines.sharing, machines.leaving)
         short.add_note(output.abandon(resume_advice(error)))
         raise short from None
     except BaseException as error:
