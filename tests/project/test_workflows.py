@@ -30,6 +30,8 @@ def test_tests_and_wheel_run_on_every_python(job: str) -> None:
 
 def test_the_tests_of_workflows_exist() -> None:
     named = re.findall(r"\btests/[\w/.]+", commands("tests"))
+    assert "tests/quick.txt" in named
+    named += (ROOT / "tests/quick.txt").read_text().split()
     assert len(named) > 10
     assert [name for name in named if not (ROOT / name).exists()] == []
 
