@@ -186,6 +186,8 @@ class _Running:
             code = self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
             return "the process that computes blocks closed its socket, and did not end"
         if self._unreadable:
             return f"the process that computes blocks gave an unreadable answer: {self._unreadable}"
