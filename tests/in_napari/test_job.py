@@ -115,7 +115,7 @@ def test_a_job_is_given_less_time_to_stop_before_its_first_block(
 @pytest.mark.slow
 def test_a_run_whose_events_nobody_takes_is_stopped() -> None:
     with closing(Job(RUN).events()) as events:  # type: ignore[type-var]
-        assert isinstance(next(event for event in events if event), Progressed)
+        assert next(event for event in events if isinstance(event, Progressed))
     assert Path("out.zarr.partial").is_dir()
     (planned,) = happens(Job(PLAN))
     assert isinstance(planned, Planned)
@@ -128,7 +128,7 @@ def test_a_run_outlives_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(RUN)
     monkeypatch.setattr(job, "stop", lambda: None)
     events = happens(job)
-    assert isinstance(next(events), Progressed)
+    assert next(event for event in events if isinstance(event, Progressed))
     job._window.close()
     with pytest.raises(OSError, match="closed"):
         next(events)
