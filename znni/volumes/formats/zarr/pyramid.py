@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import product, starmap
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid, Point
+from znni.machine.io_threads import at_once, finish_all
 
 PYRAMID = "pyramid"  # the attribute of an output that says how coarser resolutions are made
 MADE = "coarser_than"  # the attribute of a coarser resolution that znni has made
 SMALLEST = 128  # voxels: resolutions end when no axis has more
-ROOM = 2**24  # bytes of a block that is read, about
+ROOM = 2**25  # bytes of the blocks that are read, about
+MOST_BLOCKS = 4  # at a time; Zarr also decodes and encodes the files of a block side by side
 
 
 def steps(size: Vec3, scale: Point) -> Iterator[Vec3]:
@@ -80,6 +83,15 @@ def coarser(values: NDArray[Any], step: Vec3, coarsening: Coarsening) -> NDArray
 
 def _most_frequent(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """Return the most frequent of some values, for each place of equal arrays."""
+    frequent, differ = parts[0].copy(), np.zeros(parts[0].shape, bool)
+    for part in parts[1:]:
+        differ |= part != frequent
+    frequent[differ] = _counted([part[differ] for part in parts])  # inside objects, all are equal
+    return frequent
+
+
+def _counted(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return what ``_most_frequent`` does, by comparing all pairs of values."""
     frequent, most = parts[0].copy(), np.zeros(parts[0].shape, np.uint8)
     for part in parts:
         count = np.zeros(part.shape, np.uint8)
@@ -102,7 +114,7 @@ def write_levels(
         array: the zarr.Array; its last three axes are z, y and x.
         grid: position of its voxels in space.
         coarsening: how voxels become one.
-        room: bytes of a block that is read at a time, about.
+        room: bytes of the blocks that are read at a time, about.
 
     Raises:
         InvalidInput: something else has the path of a resolution.
@@ -153,18 +165,33 @@ def _new_level(group: Any, path: str, finer: Any, step: Vec3) -> Any:
 
 
 def _fill(made: Any, finer: Any, step: Vec3, coarsening: Coarsening, room: int) -> None:
-    """Compute a resolution in blocks of whole files."""
-    size, extents = Vec3(*made.shape[-3:]), Vec3(*(made.shards or made.chunks)[-3:])
-    block, whole = extents, Vec3(*finer.shape[-3:])
+    """Compute a resolution in blocks of whole files, several at a time."""
+    stored = made.shards or made.chunks
+    size, block, whole = Vec3(*made.shape[-3:]), Vec3(*stored[-3:]), Vec3(*finer.shape[-3:])
+    each = prod(stored[:-3]) * made.dtype.itemsize * step.volume  # bytes that become a voxel
     while max(block) < max(size):  # several files at a time, which zarr writes side by side
         more = block.minimum(size)
         axis = min((a for a in range(3) if block[a] < size[a]), key=lambda a: more[a])
         wider = block * Vec3(*(2 if a == axis else 1 for a in range(3)))
-        if (wider * step).volume * made.dtype.itemsize > room:
+        if wider.volume * each > room // MOST_BLOCKS:
             break
         block = wider
-    for others in product(*map(range, made.shape[:-3])):
-        for box in Box(Vec3(0, 0, 0), size).cut(block):
-            seen = Box(box.start * step, (box.stop * step).minimum(whole))
-            values = np.asarray(finer[(*others, *seen.slices)])
-            made[(*others, *box.slices)] = coarser(values, step, coarsening)
+    blocks = (
+        (others, box)
+        for others in product(*starmap(_cut, zip(made.shape[:-3], stored[:-3], strict=True)))
+        for box in Box(Vec3(0, 0, 0), size).cut(block)
+    )
+
+    def fill_block(place: tuple[tuple[slice, ...], Box]) -> None:
+        others, box = place
+        seen = Box(box.start * step, (box.stop * step).minimum(whole))
+        values = np.asarray(finer[(*others, *seen.slices)])
+        maps = [coarser(one, step, coarsening) for one in values.reshape(-1, *values.shape[-3:])]
+        made[(*others, *box.slices)] = np.reshape(maps, (*values.shape[:-3], *box.size))
+
+    finish_all(fill_block, blocks, min(MOST_BLOCKS, at_once(room, block.volume * each)))
+
+
+def _cut(extent: int, each: int) -> list[slice]:
+    """Return the parts of an axis, of ``each`` places but for the last."""
+    return [slice(start, min(start + each, extent)) for start in range(0, extent, each)]
