@@ -35,7 +35,7 @@ from bench.session import (
 from bench.whole_scan import save_synthetic
 from znni.cases.case_folder import Case
 from znni.cases.folder import CasesReport, cases_in, predict_cases
-from znni.core.options import Choices, memory_size
+from znni.core.plan_options import Choices, memory_size
 from znni.core.run_options import Options
 from znni.network.network_file import load_network
 

@@ -29,7 +29,7 @@ from bench.record import Row
 from znni.calibration.measure import inputs_in
 from znni.calibration.shapes import Call
 from znni.core.errors import RunFailed
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.backends.cuda.recombine import DeviceRecombination
 from znni.engine.backends.host.part_runner import place

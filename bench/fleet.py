@@ -33,7 +33,6 @@ from bench.noise_volumes import Storing, write_noise
 from bench.record import Row
 from znni.cli.values import three_extents
 from znni.core.errors import InvalidInput
-from znni.core.options import Stored
 from znni.core.shapes import Vec3
 from znni.engine.labels import Labels
 from znni.engine.stage_chain import Work
@@ -43,6 +42,7 @@ from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
+from znni.plans.stored_values import Stored
 
 # One image, three maps and a field of view as in large networks.
 VIEW = 33

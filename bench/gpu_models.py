@@ -26,7 +26,7 @@ from bench.record import Row
 from bench.session import AccuracyClass, Out, ceilings_with, check_known, machine_with, progress
 from bench.session import report_all as report
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.shapes import Vec3
 from znni.inference import model_compilation
 from znni.inference.inferer import Inferer

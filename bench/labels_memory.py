@@ -47,7 +47,7 @@ from bench.session import (
     report_all,
 )
 from bench.unet_networks import save_weights
-from znni.core.options import memory_size
+from znni.core.plan_options import memory_size
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Box, Vec3
 from znni.network.network_file import load_network

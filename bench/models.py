@@ -21,7 +21,7 @@ from bench.peers.sliding_window import in_windows_of_monai
 from bench.record import Row
 from bench.session import Out, Threads, ceilings_with, check_known, machine_with, progress
 from bench.session import report_all as report
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.shapes import Vec3
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import chosen

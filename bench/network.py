@@ -37,7 +37,8 @@ from bench.record import Kind, Row
 from bench.rounds import Effort, Result, run_rounds, speedups
 from znni.cli.options import grouped
 from znni.core.errors import InvalidInput
-from znni.core.options import OutputType, memory_size
+from znni.core.option_types import OutputType
+from znni.core.plan_options import memory_size
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.machine.detect import detect_host

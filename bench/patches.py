@@ -15,7 +15,8 @@ from typing import Any, Unpack
 from bench import session
 from bench.accuracy import Corners, corners, patch_input
 from bench.ceilings import AnyCeilings
-from znni.core.options import Choices, OutputType, PlanOptions, Stored
+from znni.core.option_types import OutputType
+from znni.core.plan_options import Choices, PlanOptions
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda.graphs import PLAIN_RUNS
@@ -33,6 +34,7 @@ from znni.network.weights import Weights, random_weights
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.plans.segments import Step
+from znni.plans.stored_values import Stored
 
 # Seconds of a patch that need not be warm: its first time takes one more, or two.
 LONG = 30.0

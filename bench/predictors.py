@@ -23,7 +23,7 @@ from bench.peers.sliding_window import (
 )
 from bench.record import Row
 from bench.session import Out, Peer, Threads, ceilings_with, check_known, progress, report_all
-from znni.core.options import WindowRules
+from znni.core.option_types import WindowRules
 from znni.core.shapes import Vec3
 from znni.inference.inferer import Inferer
 from znni.network.geometry import with_window

@@ -23,7 +23,7 @@ from znni.calibration.measure import Workbench
 from znni.calibration.record import record_steps
 from znni.calibration.shapes import Call
 from znni.cli.options import grouped
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.processors import DeviceKind
 from znni.inference.build_runner import prepare_alone
 from znni.machine.timing import Timing, timed

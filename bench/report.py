@@ -16,7 +16,7 @@ from bench.ceilings import AnyCeilings, Ceilings, GpuCeilings
 from bench.record import Record, Row, join, load, write
 from bench.table import table
 from znni.core.errors import InvalidInput
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 
 HEADER = """# {title}
 

@@ -13,7 +13,7 @@ from bench import session
 from bench.record import Row
 from planner.search import Search
 from znni.core.errors import DoesNotFit
-from znni.core.options import Division
+from znni.core.option_types import Division
 from znni.core.processors import DeviceChoice
 from znni.inference.planning import search
 from znni.network.network_file import load_network

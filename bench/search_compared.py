@@ -17,7 +17,7 @@ import typer
 from bench import session
 from bench.record import Row
 from znni.core.errors import RunFailed
-from znni.core.options import memory_size
+from znni.core.plan_options import memory_size
 
 HERE = Path(__file__).resolve().parents[1]
 

@@ -12,7 +12,8 @@ from bench.ceilings import AnyCeilings, measure_ceilings, measure_gpu_ceilings
 from bench.record import Kind, Row, save
 from bench.table import table
 from znni.core.errors import InvalidInput
-from znni.core.options import Accuracy, Costs, OutputType, memory_size
+from znni.core.option_types import Accuracy, Costs, OutputType
+from znni.core.plan_options import memory_size
 from znni.core.processors import DeviceKind
 from znni.machine.detect import detect_host, detect_machine
 from znni.machine.gpus import why_no_gpu

@@ -45,7 +45,7 @@ from bench.session import (
 )
 from bench.unet_networks import UNETS, save_weights, unet_weights
 from znni.core.errors import InvalidInput
-from znni.core.options import WindowRules
+from znni.core.option_types import WindowRules
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import with_window

@@ -13,7 +13,8 @@ import typer
 from bench import session
 from bench.record import Row
 from znni.core.errors import DoesNotFit
-from znni.core.options import Accuracy, memory_size
+from znni.core.option_types import Accuracy
+from znni.core.plan_options import memory_size
 from znni.core.shapes import Vec3
 from znni.inference.planning import fastest, search
 from znni.network.network_file import load_network

@@ -30,7 +30,8 @@ from znni.calibration.measure import Workbench
 from znni.calibration.overhead_figures import handling_times
 from znni.calibration.shapes import Call
 from znni.core.errors import InvalidInput
-from znni.core.options import Costs, PlanOptions
+from znni.core.option_types import Costs
+from znni.core.plan_options import PlanOptions
 from znni.core.text import in_units
 from znni.engine.stages.layers import placed_seconds
 from znni.inference.planning import fastest, search

@@ -41,7 +41,7 @@ from bench.session import (
 from bench.unet_networks import UNETS, unet_weights
 from planner.search import Search
 from znni.core.errors import InvalidInput
-from znni.core.options import ACCURACIES, Accuracy
+from znni.core.option_types import ACCURACIES, Accuracy
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block, alone

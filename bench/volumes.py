@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from bench import session
 from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds, seconds_of
-from znni.core.options import Compression, OutputType
+from znni.core.option_types import Compression, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.engine.stages.convert import convert

@@ -28,7 +28,7 @@ from bench.record import Row
 from bench.rounds import Effort, run_rounds, seconds_of
 from bench.volumes import smooth
 from znni.core.errors import InvalidInput
-from znni.core.options import Compression
+from znni.core.option_types import Compression
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.engine.stages.convert import convert

@@ -28,7 +28,7 @@ from planner.segmentations import NO_SECONDS_LIMIT, SecondsLimit, segmentations
 from planner.slot_options import slots_that_fit
 from planner.step_options import StepOptions
 from planner.tiled_segments import tiled_segments
-from znni.core.options import Division
+from znni.core.option_types import Division
 from znni.core.shapes import FLOAT_BYTES
 from znni.network.layers import Operation
 from znni.network.network import Network

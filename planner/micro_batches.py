@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from planner.pareto import Front
-from znni.core.options import Division
+from znni.core.option_types import Division
 from znni.plans.cost import Cost
 from znni.plans.micro_batches import MicroBatches, Piece
 from znni.plans.primitive import Primitive

@@ -17,7 +17,6 @@ from planner.job_places import (
 )
 from planner.sweep_bound import least_bytes_kept
 from znni.core.chunks import chunk_extent
-from znni.core.options import AS_COMPUTED, Stored
 from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.network.geometry import extents_read, input_box
@@ -31,6 +30,7 @@ from znni.plans.job_seconds import (
     StageSeconds,
 )
 from znni.plans.stage import Counts, Seconds, Setting, StageModel, larger
+from znni.plans.stored_values import AS_COMPUTED, Stored
 from znni.plans.totals import Number, PlanMemory, PlanTime
 
 # How many times as long as an even share of the cores lets them, the threads of reading and writing

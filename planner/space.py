@@ -17,7 +17,7 @@ from planner.patch_candidate import PatchCandidate
 from planner.patch_sizes import patch_sizes
 from planner.splitting import split_where_faster
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Division
+from znni.core.option_types import Division
 from znni.core.processors import (
     FASTEST,
     GPU,

@@ -15,7 +15,7 @@ from planner.pareto import GpuFronts
 from planner.priced_call import PricedCall
 from planner.prices import CallKey, Prices
 from planner.side_by_side import shared_offer
-from znni.core.options import Division
+from znni.core.option_types import Division
 from znni.core.shapes import Shape5
 from znni.network.layers import Operation
 from znni.plans.cost import Cost, Memory

@@ -13,7 +13,7 @@ import typer
 from bench import session
 from bench.paper.strategies import STRATEGIES
 from bench.record import Row
-from znni.core.options import memory_size
+from znni.core.plan_options import memory_size
 from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
 from znni.inference.planning import search

@@ -18,7 +18,8 @@ from planner.bare_steps import bare_step
 from planner.cost_model import CostModel
 from planner.step_options import StepOptions
 from znni.calibration.choice import cost_model
-from znni.core.options import ACCURACIES, Division, memory_size
+from znni.core.option_types import ACCURACIES, Division
+from znni.core.plan_options import memory_size
 from znni.core.shapes import Shape5
 from znni.machine.arena import Arena
 from znni.machine.machine import Machine

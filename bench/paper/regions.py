@@ -17,7 +17,7 @@ from bench.paper.contests import contest_of_primitives
 from bench.record import Row
 from bench.rounds import Effort
 from planner.cost_model import BUILT_IN
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Machine

@@ -21,7 +21,7 @@ from bench.rounds import Effort, run_rounds
 from planner.choices import Choice, Slot, choice_of, undominated_within
 from planner.pareto import Front
 from znni.core.errors import DoesNotFit
-from znni.core.options import Costs
+from znni.core.option_types import Costs
 from znni.inference.planning import search
 from znni.network.network import Network
 from znni.network.network_file import load_network

@@ -20,7 +20,8 @@ from bench.record import Row, load
 from planner.partition import CutPoint
 from planner.search import Search
 from znni.core.errors import DoesNotFit, InvalidInput, ZnniError
-from znni.core.options import Accuracy, Costs, memory_size
+from znni.core.option_types import Accuracy, Costs
+from znni.core.plan_options import memory_size
 from znni.core.processors import Processors
 from znni.core.shapes import Vec3
 from znni.engine.block import Block, alone

@@ -11,7 +11,7 @@ from performance_tables import caption
 from bench.paper.published import NETWORKS, published
 from bench.record import Record, Row
 from bench.table import markdown
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 
 Records = Mapping[str, Record]
 

@@ -18,7 +18,7 @@ from bench.unet_networks import UNETS, unet_weights
 from planner.cost_model import BUILT_IN
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.machine.machine import Device, Machine

@@ -27,7 +27,7 @@ from znni.calibration.io_rates import (
 from znni.calibration.memory_rates import cold_seconds
 from znni.calibration.overhead_figures import COLD_SECONDS, handling_times, run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Codec, Form, OutputType, Stored
+from znni.core.option_types import Codec, Form, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.engine.stages.layers import LayersModel
 from znni.engine.stages.read import ReadModel
@@ -42,6 +42,7 @@ from znni.machine.handling_times import (
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.plan import Plan
+from znni.plans.stored_values import Stored
 
 NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
 TIMES = HandlingTimes(

@@ -14,7 +14,7 @@ import znni
 from planner.overhead import TURN_SECONDS, TURNS, Load
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Codec, Form, InputChunks, OutputType, Stored
+from znni.core.option_types import Codec, Form, OutputType
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.engine.stages.convert import ConvertModel
@@ -30,6 +30,7 @@ from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.job_seconds import ReportStage, SecondsAround, StageSeconds
 from znni.plans.plan import Plan
+from znni.plans.stored_values import InputChunks, Stored
 
 NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
 SIZE = Vec3(100, 100, 100)

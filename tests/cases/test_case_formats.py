@@ -20,7 +20,7 @@ from znni.cases.folder import cases_in
 from znni.cases.networks import alone
 from znni.cases.spacing_file import read_spacing
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.core.shapes import Box, Vec3
 from znni.inference.session import Session

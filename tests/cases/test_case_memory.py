@@ -47,7 +47,7 @@ from znni.cases.values import change_values, changed_bytes
 from znni.components.rules import KeepLargest
 from znni.components.slabs import MOST_COMPONENTS
 from znni.core.errors import DoesNotFit, StepDoesNotFit
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.resampling import Resampling
 from znni.core.run_options import Options
 from znni.core.shapes import Box, Vec3

@@ -15,7 +15,7 @@ from znni.cases.case import predict
 from znni.cases.case_folder import Case
 from znni.cases.verification import CaseVerification, verify_case
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.session import Session
 from znni.network.network import Network

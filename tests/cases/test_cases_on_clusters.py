@@ -27,7 +27,7 @@ from znni.cases.networks import alone
 from znni.cases.on_cluster import CaseCluster, cluster_for
 from znni.cluster.cluster_file import DASK_BYTES
 from znni.core.errors import InvalidInput, RunFailed
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.exporting import LABELS_ROOM
 from znni.network.network_file import load_network

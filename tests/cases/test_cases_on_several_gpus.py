@@ -17,7 +17,7 @@ from fleet_cases import two_workers
 from znni.cases.case import predict
 from znni.cases.case_folder import Case
 from znni.cases.folder import predict_cases
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.core.shapes import Vec3
 from znni.engine.workers.worker import Worker

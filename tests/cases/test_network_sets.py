@@ -21,7 +21,7 @@ from znni.cases.networks import NetworkSet, alone, beside_weights, joined
 from znni.cases.verification import verify_case
 from znni.components.rules import RemoveSmall
 from znni.core.errors import InvalidInput, StepDoesNotFit
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.session import Session
 from znni.network.case_rules import PreviousStage

@@ -14,7 +14,7 @@ from tiny_network import close, expected, parts, whole
 
 from znni import __version__
 from znni.cli.infer import _begun
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.processors import DeviceChoice
 from znni.engine.workers.processes import WaitingProcesses
 from znni.machine.gpus import detect_gpus, look_at_gpus

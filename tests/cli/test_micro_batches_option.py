@@ -10,7 +10,7 @@ from command_line import VOLUME, attributes, read_main, refused, succeeds
 from fakes import Fake, fake_catalogue
 
 import znni
-from znni.core.options import Division
+from znni.core.option_types import Division
 from znni.core.shapes import Shape5
 from znni.network.layers import Operation
 from znni.plans.cost import Cost

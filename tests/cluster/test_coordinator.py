@@ -34,7 +34,7 @@ from znni.cluster.coordinator import Coordinator
 from znni.cluster.schedule import DEPTH, OVERDUE_SECONDS
 from znni.cluster.workers import FAILURES, REPLACE_EVERY
 from znni.core.errors import InvalidInput, RunFailed, UnusableValues
-from znni.core.options import Bits
+from znni.core.option_types import Bits
 from znni.core.shapes import Box, Vec3
 from znni.engine.tile_grid import TileGrid
 from znni.engine.tiles import Job

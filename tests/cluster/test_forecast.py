@@ -18,7 +18,8 @@ from znni.cluster.blocks import best_block, box_of, patches_in_blocks
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, Group, StorageLimits
 from znni.cluster.forecast import BLOCKS_A_WORKER, Forecast, forecast
 from znni.core.errors import DoesNotFit, InvalidInput
-from znni.core.options import Border, Choices
+from znni.core.option_types import Border
+from znni.core.plan_options import Choices
 from znni.core.run_options import RegionOptions
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import make_job

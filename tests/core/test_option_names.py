@@ -10,7 +10,7 @@ import pytest
 
 import znni
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices, PlanOptions
+from znni.core.plan_options import Choices, PlanOptions
 from znni.core.run_options import (
     ExistingOptions,
     InputOptions,

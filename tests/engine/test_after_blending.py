@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.overhead import Overhead
-from znni.core.options import Stored
 from znni.core.shapes import Box, Vec3
 from znni.engine.after_blending import LABEL_PIECE, Blended, clear_unwanted
 from znni.engine.labels import Labels
@@ -31,6 +30,7 @@ from znni.network.weights import ConvWeights, random_weights
 from znni.network.window import Window
 from znni.plans.plan import Plan
 from znni.plans.rewrites.deferred_head import with_deferred_head
+from znni.plans.stored_values import Stored
 from znni.primitives.cpu.common.linear_maps import PIECE, largest_maps, linear_maps
 from znni.primitives.cpu.common.workers import workers
 from znni.volumes.locate import open_volume

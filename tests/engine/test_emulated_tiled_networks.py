@@ -22,7 +22,7 @@ from planner.search import Search
 from planner.tiled_segments import tiled_segments
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Accuracy, BlendedActivation, Pad
+from znni.core.option_types import Accuracy, BlendedActivation, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import alone
 from znni.engine.checks import check_runnable

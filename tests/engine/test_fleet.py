@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from worker_runners import made_when, not_made, not_made_when
 
 from znni.core.errors import InvalidInput, RunFailed, Unreadable
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.engine.stopwatch import SharedStopwatch
 from znni.engine.tiles import Remaining

@@ -18,7 +18,7 @@ from worker_runners import SumsPlan, TwoPlaces
 
 from planner.overhead import Overhead
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.options import OutputType, Stored
+from znni.core.option_types import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block
 from znni.engine.blocks import Blocks
@@ -38,6 +38,7 @@ from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.network.window import Window
+from znni.plans.stored_values import Stored
 from znni.volumes.array import ArrayVolume
 
 SLACK = 8 * 2**20  # what the allocators and threads of three processes may add or hide

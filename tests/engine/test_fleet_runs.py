@@ -14,11 +14,11 @@ from doomed_runner import Doomed
 from fleet_cases import fleet_of
 
 import znni
-from znni.core.options import Stored
 from znni.core.shapes import Vec3
 from znni.engine.workers.fleet import Fleet
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
+from znni.plans.stored_values import Stored
 
 
 def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:

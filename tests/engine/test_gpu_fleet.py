@@ -14,7 +14,7 @@ from command_line import attributes, read_main, refused, succeeds, write_volume
 from numpy.typing import NDArray
 from paths import NETWORKS
 
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.inference import build_runner
 from znni.machine.machine import Machine
 

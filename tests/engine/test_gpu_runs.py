@@ -18,7 +18,7 @@ import znni
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import OutOfDeviceMemory
-from znni.core.options import Border, OutputType
+from znni.core.option_types import Border, OutputType
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import backend as device_backend
 from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched

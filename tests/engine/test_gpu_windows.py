@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kernel_resources import resource_usage
 from window_networks import blended, network, volume
 
-from znni.core.options import WindowRules
+from znni.core.option_types import WindowRules
 from znni.core.shapes import Box, Vec3
 from znni.engine.after_blending import Blended
 from znni.engine.backends.cuda import labels as device_labels

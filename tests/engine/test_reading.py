@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from znni.core.errors import UnusableValues
-from znni.core.options import Pad, Stored
+from znni.core.option_types import Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine import reading
 from znni.engine.reading import read_input
@@ -23,6 +23,7 @@ from znni.engine.tiles import Job
 from znni.machine import io_threads
 from znni.machine.io_threads import finish_all, mapped
 from znni.network.input_scaling import Fixed, InputScaling
+from znni.plans.stored_values import Stored
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
 

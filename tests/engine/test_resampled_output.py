@@ -15,7 +15,7 @@ from scipy.ndimage import map_coordinates
 from window_networks import blended, network, volume
 
 from znni.core.errors import InvalidInput
-from znni.core.options import BlendedActivation
+from znni.core.option_types import BlendedActivation
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.engine.labels import labels_for

@@ -12,7 +12,7 @@ from fake_stages import overhead
 from fakes import Fake, machine
 
 from planner.search import Search
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.core.volume import NewOutput
 from znni.engine.patch_runner import PatchRunner

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from random_networks import chain
 from window_networks import network as windowed
 
-from znni.core.options import Pad
+from znni.core.option_types import Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.backends.cuda.scaling import DeviceScaling, numbers_of
 from znni.engine.blocks import constant_input, is_constant

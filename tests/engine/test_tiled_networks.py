@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_plans import run
 
-from znni.core.options import Border, Pad
+from znni.core.option_types import Border, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.patch_runner import PatchRunner
 from znni.engine.reading import read_input

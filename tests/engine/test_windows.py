@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from window_networks import NET, blended, network, volume
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Border
+from znni.core.option_types import Border
 from znni.core.shapes import Box, Vec3
 from znni.engine import windows
 from znni.engine.backends.host.window_sums import WindowSums

@@ -14,7 +14,7 @@ from planner.limits import memory_of_run
 from planner.search import Search
 from znni.calibration.overhead_figures import PROCESS_BYTES, run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices, Stored
+from znni.core.plan_options import Choices
 from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.workers import fleet
@@ -35,6 +35,7 @@ from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.job_seconds import StageSeconds
 from znni.plans.plan import Plan
+from znni.plans.stored_values import Stored
 from znni.plans.totals import PlanTime
 
 GIB = 2**30

@@ -14,7 +14,7 @@ from paths import NETWORKS
 
 import znni
 from bench.same_output import difference
-from znni.core.options import PlanOptions
+from znni.core.plan_options import PlanOptions
 from znni.core.processors import DeviceChoice
 from znni.plans.plan_file import save_plans
 from znni.volumes.locate import read_ledger

@@ -21,7 +21,7 @@ import znni.inference.open_run
 import znni.inference.planning
 import znni.inference.session
 from znni.core.errors import InvalidInput, in_one_line
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.inference.many import Failure
 from znni.inference.request import Request
 from znni.inference.session import Session

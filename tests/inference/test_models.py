@@ -257,7 +257,7 @@ def test_the_faster_one_computes_and_goes_on(
     for time in (seconds, 1 / seconds):  # the second time is too late: the choice is kept
         made = Measured(time, 1 << 20)
         monkeypatch.setattr(f"znni.primitives.{name}", lambda *_, made=made: made)
-        choices = znni.core.options.Choices(**OPTIONS)
+        choices = znni.core.plan_options.Choices(**OPTIONS)
         found = chosen(network, SIZE, choices)
         assert bool(found.network.models) == (seconds < 1)
         assert "by znni and" in found.why
@@ -276,7 +276,7 @@ def test_the_first_use_of_a_model_says_what_takes_long(
     monkeypatch.setattr("znni.core.logged.LONG_SECONDS", 0.01)
     caplog.set_level(logging.INFO, logger="znni.waits")
     path = normed_by_windows(tmp_path)
-    chosen(load_network(path), SIZE, znni.core.options.Choices(**OPTIONS))
+    chosen(load_network(path), SIZE, znni.core.plan_options.Choices(**OPTIONS))
     assert caplog.messages[0] == f"opening {path}, once, 0 s so far"
     assert f"importing {path}, once" in caplog.messages
     assert any(said.startswith(f"measuring {path}, once, ") for said in caplog.messages)
@@ -291,7 +291,7 @@ def test_imports_that_nobody_uses_are_deleted(own_process: Path) -> None:
         os.utime(old / name, (0, 0))
     network = load_network(exported(own_process, nn.Conv3d(2, 3, 3, padding=1)))
     user_cache.delete_unused_once.cache_clear()
-    assert not chosen(network, SIZE, znni.core.options.Choices(**OPTIONS)).network.models
+    assert not chosen(network, SIZE, znni.core.plan_options.Choices(**OPTIONS)).network.models
     (made,) = (own_process / "imports").iterdir()
     assert sorted(path.name for path in made.iterdir()) == ["network.safetensors", "network.yaml"]
 
@@ -325,7 +325,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     for remembered in (model_files._described, measured):
         remembered.cache_clear()
     network = load_network(exported(tmp_path, nn.Conv3d(2, 3, 3, padding=1)))
-    found = chosen(network, SIZE, znni.core.options.Choices(**OPTIONS))
+    found = chosen(network, SIZE, znni.core.plan_options.Choices(**OPTIONS))
     assert found.network.models  # the library computes: what is imported could not be kept
     assert "what znni imports cannot be kept in" in found.why
     out = np.zeros((3, *SIZE), np.float32)

@@ -16,7 +16,8 @@ from import_cases import torch_or_skip
 import znni
 from znni.core import user_cache, value_cache
 from znni.core.errors import InvalidInput
-from znni.core.options import Accuracy, Choices
+from znni.core.option_types import Accuracy
+from znni.core.plan_options import Choices
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.inference import model_choice, model_compilation
 from znni.inference.model_compilation import compile_if_it_pays

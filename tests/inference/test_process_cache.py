@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST
 from znni.inference import process_cache
 from znni.inference.process_cache import ProcessCache

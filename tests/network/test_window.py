@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import znni
 from znni.core.errors import InvalidInput
-from znni.core.options import WindowRules
+from znni.core.option_types import WindowRules
 from znni.core.shapes import Box, Vec3, offsets
 from znni.network.geometry import block_geometry, over, with_window
 from znni.network.network import Network

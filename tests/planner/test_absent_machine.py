@@ -21,7 +21,7 @@ from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record
 from znni.core.errors import DoesNotFit
-from znni.core.options import PlanOptions
+from znni.core.plan_options import PlanOptions
 from znni.core.text import in_units
 from znni.machine.machine_file import load_machine
 from znni.plans.plan import Plan
@@ -121,7 +121,7 @@ def test_primitives_of_other_processors_are_not_loaded() -> None:
     code = f"""
 import sys
 from pathlib import Path
-from znni.core.options import PlanOptions
+from znni.core.plan_options import PlanOptions
 from znni.machine.machine_file import load_machine
 from znni.primitives.catalogue import catalogue
 machine = load_machine(Path({str(MACHINES / "h200-node.yaml")!r}))

@@ -15,7 +15,7 @@ from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
-from znni.core.options import ANYTHING, AS_COMPUTED, Stored
+from znni.core.plan_options import ANYTHING
 from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import device as cuda
@@ -36,6 +36,7 @@ from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.node import INPUT, Node
 from znni.plans.plan import Plan
+from znni.plans.stored_values import AS_COMPUTED, Stored
 
 NETWORK = chain(("conv", 3), ("pool", 2), ("conv", 3), features=1)
 OUTPUT = Vec3(40, 40, 48)

@@ -27,7 +27,7 @@ from planner.patch_candidate import PatchCandidate
 from planner.patch_order import _voxels
 from planner.prices import Prices
 from planner.search import Search
-from znni.core.options import Accuracy
+from znni.core.option_types import Accuracy
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine_choice import machine_for

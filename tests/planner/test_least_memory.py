@@ -20,7 +20,6 @@ from planner.overhead import Overhead
 from planner.patch_order import quick_bounds
 from planner.search import Search
 from planner.segmentations import SecondsLimit, segmentations
-from znni.core.options import Stored
 from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.engine.stages.stage_order import stage_models
@@ -33,6 +32,7 @@ from znni.plans.plan import Plan
 from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment, Step, segment_runs
 from znni.plans.stage import Counts
+from znni.plans.stored_values import Stored
 
 LAYERS = ("conv", 3), ("pool", 2), ("conv", 2), ("conv", 2), ("pool", 2), ("conv", 1)
 POOLS = chain(*LAYERS, features=2)

@@ -35,7 +35,6 @@ from planner.overhead import Load, Overhead, SecondsOnce
 from planner.partition import CutPoint
 from planner.patch_order import quick_bounds
 from planner.search import Search
-from znni.core.options import InputChunks, Stored
 from znni.core.processors import DeviceChoice, DeviceKind
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.stages.blend import BlendModel
@@ -54,6 +53,7 @@ from znni.network.window import Window
 from znni.plans.cost import Cost, Memory
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.primitive import UsesGpu, convolved, convolved_and_pooled, on_device
+from znni.plans.stored_values import InputChunks, Stored
 from znni.primitives.catalogue import catalogue
 
 FIRST = Conv("conv1", 1, 80, Vec3(2, 2, 2), "relu")  # of n337

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.micro_batches import Limit, Offer, listings, piece_sizes
-from znni.core.options import Division
+from znni.core.option_types import Division
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import convolved
 

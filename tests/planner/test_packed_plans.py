@@ -26,7 +26,8 @@ from planner.search import Search
 from planner.step_options import StepOptions
 from planner.tiled_segments import tiled_segment, tiled_segments
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.options import Accuracy, Choices, Division
+from znni.core.option_types import Accuracy, Division
+from znni.core.plan_options import Choices
 from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.inference import planning, text_cache

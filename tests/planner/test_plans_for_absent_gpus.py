@@ -14,7 +14,7 @@ from fakes import fake_catalogue, fake_gpu_catalogue, gpu
 
 import znni
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices, Stored
+from znni.core.plan_options import Choices
 from znni.engine.backends.cuda.part_runner import room_to_compile
 from znni.engine.checks import check_runnable
 from znni.inference import planning
@@ -24,6 +24,7 @@ from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine, limited
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
+from znni.plans.stored_values import Stored
 
 pytestmark = pytest.mark.usefixtures("there")
 

@@ -13,7 +13,8 @@ from planner.cost_model import BUILT_IN
 from planner.search import Search
 from planner.splitting import split_where_faster
 from znni.core.errors import InvalidInput
-from znni.core.options import Accuracy, Choices
+from znni.core.option_types import Accuracy
+from znni.core.plan_options import Choices
 from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference import text_cache

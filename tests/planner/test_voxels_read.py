@@ -14,13 +14,14 @@ from paths import NETWORKS
 import znni
 from planner.job_places import box_read
 from planner.overhead import Load
-from znni.core.options import Border, InputChunks, WindowRules
+from znni.core.option_types import Border, WindowRules
 from znni.core.shapes import Box, Vec3
 from znni.engine.stages.read import ReadModel
 from znni.engine.tiles import make_job
 from znni.network.geometry import with_window
 from znni.network.network_file import load_network
 from znni.network.window import Window
+from znni.plans.stored_values import InputChunks
 
 VOLUME = Vec3(90, 120, 70)
 CHUNK = Vec3(16, 32, 64)

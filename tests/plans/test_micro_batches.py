@@ -20,7 +20,7 @@ from planner.patch_sizes import patch_sizes
 from planner.search import Search
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
-from znni.core.options import Division
+from znni.core.option_types import Division
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.patch_runner import PatchRunner
 from znni.machine.arena import new_output, output_into

@@ -25,7 +25,7 @@ from layers import (
     random_input,
 )
 
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.machine.detect import detect_machine
 from znni.network.layers import Conv, Pool, PooledConv

@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 
 import znni
-from znni.core.options import memory_size
+from znni.core.plan_options import memory_size
 
 NET = """\
 name: small

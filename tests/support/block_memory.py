@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
 from znni.engine.stages.convert import bytes_scaled, convert

@@ -10,7 +10,7 @@ from fakes import Fake, fake_catalogue
 from planner.cost_model import BUILT_IN
 from znni.calibration.campaign import Campaign
 from znni.calibration.shapes import Call, Effort
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.handling_times import READ, HandlingTimes, SecondsPerValue
 from znni.network.layers import Conv

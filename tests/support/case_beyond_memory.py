@@ -26,7 +26,7 @@ from znni.cases.case import Case, predict
 from znni.cases.forecast import forecast
 from znni.cases.previous_stage import PreviousNetwork
 from znni.components.rules import KeepLargest, Rule
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.session import Session
 from znni.network.network_file import load_network

@@ -15,7 +15,7 @@ from window_networks import blended
 
 from znni.cases.case import predict
 from znni.cases.case_folder import Case
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.resampling import Resampling
 from znni.core.run_options import Options
 from znni.core.shapes import Box, Vec3

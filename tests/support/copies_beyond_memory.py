@@ -21,7 +21,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from znni.core.options import memory_size
+from znni.core.plan_options import memory_size
 from znni.core.shapes import Box, Vec3
 from znni.volumes.locate import open_volume
 

@@ -13,7 +13,7 @@ import pytest
 from emulated_gpu import EMULATED, Memory, emulated_gpu
 from emulated_plans import MACHINE, primitives
 
-from znni.core.options import AS_COMPUTED, OutputType, Stored
+from znni.core.option_types import OutputType
 from znni.engine.executor import not_measured
 from znni.engine.patch_runner import PatchRunner
 from znni.engine.workers import serving
@@ -23,6 +23,7 @@ from znni.inference.planning import shared_out
 from znni.machine.machine import Machine
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
+from znni.plans.stored_values import AS_COMPUTED, Stored
 
 GPUS = 2
 THERE = replace(MACHINE, gpus=(EMULATED,) * GPUS)

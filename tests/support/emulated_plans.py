@@ -9,7 +9,7 @@ from emulated_gpu import EMULATED
 from planner.cost_model import BUILT_IN
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.options import Accuracy, Border
+from znni.core.option_types import Accuracy, Border
 from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.machine.machine import Device, Machine

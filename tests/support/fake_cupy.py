@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import part_runner as device_part_runner
 from znni.engine.backends.host.part_runner import place

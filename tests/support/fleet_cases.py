@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from worker_runners import NETWORK, Sums, SumsPlan, sums
 
-from znni.core.options import AS_COMPUTED, OutputType, Stored
+from znni.core.option_types import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.blocks import Blocks
 from znni.engine.executor import not_measured
@@ -24,6 +24,7 @@ from znni.inference.build_runner import prepare_alone
 from znni.inference.planning import shared_out
 from znni.network.weights import Weights, random_weights
 from znni.plans.plan import Plan
+from znni.plans.stored_values import AS_COMPUTED, Stored
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 SIZE = Vec3(22, 14, 13)

@@ -30,7 +30,7 @@ from qtpy.QtCore import QTimer
 from qtpy.QtWidgets import QApplication
 
 import znni
-from znni.core.options import memory_size
+from znni.core.plan_options import memory_size
 from znni.core.shapes import Vec3
 from znni.napari.form import THRESHOLD
 from znni.network.network_file import load_network

@@ -11,7 +11,7 @@ from emulated_plans import ERRORS, plan_for, primitives
 from random_plans import run
 from window_networks import blended
 
-from znni.core.options import Accuracy
+from znni.core.option_types import Accuracy
 from znni.core.shapes import Vec3
 from znni.engine.patch_runner import PatchRunner
 from znni.network.geometry import with_window

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bench.same_output import difference
 from znni.core.errors import DoesNotFit
-from znni.core.options import Border, Pad
+from znni.core.option_types import Border, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.report import Report
 from znni.engine.tiles import Job, make_job

@@ -34,7 +34,7 @@ from paths import ROOT, SUPPORT
 from random_job_run import JOB, OUTPUT, VOLUME, WEIGHTS_SEED, Kind, Ran, RandomJob
 
 from bench.record import circumstances
-from znni.core.options import Pad
+from znni.core.option_types import Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.reading import read_input
 from znni.engine.tiles import make_job, seen_by

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from znni.core.options import Border, Pad
+from znni.core.option_types import Border, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.reading import read_input
 from znni.engine.tiles import make_job

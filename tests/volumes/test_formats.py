@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import znni
 from znni.core.errors import InvalidInput, RunFailed
-from znni.core.options import PointInTime
+from znni.core.option_types import PointInTime
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid
 from znni.volumes.formats import formats

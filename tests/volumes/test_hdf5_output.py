@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from znni.core import system
 from znni.core.errors import InvalidInput, RunFailed
-from znni.core.options import StoredType
+from znni.core.option_types import StoredType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.formats.hdf5.chunked import chunk_places

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import InputChunks
 from znni.core.shapes import Box, Vec3
+from znni.plans.stored_values import InputChunks
 from znni.volumes.formats.tiff.writer import _is_big
 from znni.volumes.locate import open_volume
 from znni.volumes.mapped_array import MappedArray

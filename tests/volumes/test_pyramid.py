@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from zarr_images import SCALE, change_metadata, write_image
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Coarsening
+from znni.core.option_types import Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid, NewOutput
 from znni.inference.pyramids import build_pyramid

@@ -17,7 +17,7 @@ from znni.calibration.model import Fitted, MeasuredModel
 from znni.calibration.record import record
 from znni.calibration.shapes import Call, Effort, designed_calls, effort_for
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Calibrated
+from znni.core.option_types import Calibrated
 from znni.core.processors import FASTEST, GPU, HOST, DeviceKind
 from znni.core.text import in_units
 from znni.machine.detect import detect_for

@@ -10,7 +10,7 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Costs
+from znni.core.option_types import Costs
 from znni.core.processors import GPU
 from znni.plans.band import FLOPS_AND_BYTES
 from znni.plans.primitive import Among, Catalogue, Primitive, devices_of

@@ -25,7 +25,7 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
 from znni.calibration.memory_rates import cold_seconds, touched_seconds
 from znni.core.chunks import CHUNK, chunk_extents
-from znni.core.options import Codec, Form, InputChunks, OutputType
+from znni.core.option_types import Codec, Form, OutputType
 from znni.core.shapes import Box, Vec3, offsets
 from znni.core.volume import NewOutput
 from znni.engine.backends.host.part_runner import place
@@ -37,6 +37,7 @@ from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
 from znni.network.layers import Conv
 from znni.network.network import Network
+from znni.plans.stored_values import InputChunks
 from znni.volumes.formats import library
 
 REPEATS = 5

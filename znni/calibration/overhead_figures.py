@@ -18,7 +18,7 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
 from znni.calibration.phase_notes import AROUND, Kind, noted_cuda, noted_medians, with_noted
 from znni.core.errors import InvalidInput
-from znni.core.options import AS_COMPUTED, Costs, Packing, Stored
+from znni.core.option_types import Costs, Packing
 from znni.core.shapes import Vec3
 from znni.engine.backends.registry import backend_of
 from znni.engine.stages.read import ReadModel
@@ -29,6 +29,7 @@ from znni.machine.machine import Machine
 from znni.network.input_scaling import Percentiles, ZScore
 from znni.network.network import Network
 from znni.plans.job_seconds import SecondsAround
+from znni.plans.stored_values import AS_COMPUTED, Stored
 
 # Memory of the interpreter, the libraries and code compiled at first use. It was measured, and has
 # a margin that also covers the pieces in which a mask is read.

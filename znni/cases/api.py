@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from znni.core.argument_types import checks_types
-from znni.core.options import Choices, PlanOptions, check_keywords
+from znni.core.plan_options import Choices, PlanOptions, check_keywords
 from znni.core.run_options import Options
 from znni.importing.nnunet_folder import Results, is_results
 from znni.network.network import Network
@@ -55,7 +55,7 @@ def infer_case(
         progress: called with the name of a step, the voxels done, and all voxels of the step.
         cluster: the file of a cluster that computes the networks, or ``local:N`` for N processes of
             this machine. Its workers see the folder of the output. This process does all else.
-        limits: what plans may use, as in ``znni.core.options.Choices``.
+        limits: what plans may use, as in ``znni.core.plan_options.Choices``.
 
     Raises:
         InvalidInput: the labels exist, or an argument cannot be used.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.exporting import LABELS_ROOM
 from znni.inference.plan_choice import machine_here

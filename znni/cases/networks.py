@@ -13,7 +13,7 @@ from typing import TypeAlias
 from znni.cases.preparation import rules_of, unit_of
 from znni.components.rules import KeepLargest, Rule
 from znni.core.errors import DoesNotFit, InvalidInput, StepDoesNotFit
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.shapes import FLOAT_BYTES
 from znni.core.text import counted, in_units
 from znni.inference.plan_choice import machine_here

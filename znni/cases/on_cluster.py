@@ -15,7 +15,7 @@ from znni.cases.networks import NetworkSet
 from znni.cases.npy_file import new_array_file
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, RunFailed
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.processors import HOST
 from znni.core.run_options import Options, StorageOptions
 from znni.core.shapes import FLOAT_BYTES

@@ -12,7 +12,8 @@ import typer
 from znni.cli import options
 from znni.cli.options import only as only_options
 from znni.core.errors import InvalidInput
-from znni.core.options import Calibrated, Choices
+from znni.core.option_types import Calibrated
+from znni.core.plan_options import Choices
 from znni.core.processors import FASTEST
 from znni.core.run_options import InputOptions, RegionOptions
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Bits, Recheck
+from znni.core.option_types import Bits, Recheck
 
 
 def are_several(

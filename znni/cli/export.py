@@ -8,7 +8,7 @@ import typer
 
 from znni.cli.options import grouped, helped, only
 from znni.cli.words import echo
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.run_options import (
     ExistingOptions,
     InputOptions,

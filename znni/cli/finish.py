@@ -8,7 +8,7 @@ import typer
 
 from znni.cli import options
 from znni.cli.words import echo
-from znni.core.options import Recheck
+from znni.core.option_types import Recheck
 
 
 def finish(

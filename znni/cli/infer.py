@@ -23,7 +23,8 @@ from znni.cli.whole_case import check_suits_cases, show_case
 from znni.cli.words import echo, lead_to_picture
 from znni.core.loading import begin
 from znni.core.logged import READING
-from znni.core.options import Bits, Choices, Recheck
+from znni.core.option_types import Bits, Recheck
+from znni.core.plan_options import Choices
 from znni.core.run_options import (
     ExistingOptions,
     InputOptions,

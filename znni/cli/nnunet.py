@@ -179,7 +179,7 @@ def predict(
     from znni.cases.networks import joined
     from znni.cases.results_folder import network_of_results, previous_network
     from znni.cli.cases_progress import show_cases
-    from znni.core.options import Choices
+    from znni.core.plan_options import Choices
     from znni.core.run_options import Options
     from znni.importing.nnunet_folder import DATASET, PLANS, Results
     from znni.importing.nnunet_postprocessing import read_postprocessing

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 import typer
 
 from znni.core.option_fields import Panel, described
-from znni.core.options import Blend
+from znni.core.option_types import Blend
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

@@ -13,7 +13,8 @@ from znni.cli.values import EXTENTS, are_extents, in_windows, look_like_extents,
 from znni.cli.words import echo
 from znni.core.errors import InvalidInput, option
 from znni.core.loading import begin, is_own_process
-from znni.core.options import Accuracy, Choices
+from znni.core.option_types import Accuracy
+from znni.core.plan_options import Choices
 from znni.core.run_options import InputOptions, RegionOptions, ValueOptions
 from znni.importing.nnunet_folder import is_results
 

@@ -15,7 +15,7 @@ from znni.cli.options import grouped, only
 from znni.cli.words import echo
 from znni.core import child_process
 from znni.core.errors import MissingLibrary
-from znni.core.options import Viewer
+from znni.core.option_types import Viewer
 from znni.core.run_options import ExistingOptions, InputOptions, RegionOptions
 
 PACKAGES = {"napari": "'napari[all]'", "neuroglancer": "neuroglancer"}  # as pip knows them

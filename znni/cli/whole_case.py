@@ -11,7 +11,7 @@ from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
 from znni.cli.words import echo, lead_to_picture
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 
 if TYPE_CHECKING:
     from znni.network.network import Network

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from znni.core.errors import RunFailed
-from znni.core.options import Bits, Choices
+from znni.core.option_types import Bits
+from znni.core.plan_options import Choices
 from znni.core.processors import HOST
 from znni.core.shapes import Box
 from znni.engine.tiles import Tile

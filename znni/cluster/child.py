@@ -43,7 +43,8 @@ from znni.cluster.calls import (
 from znni.cluster.cluster_plan import plan_to_share
 from znni.core import system
 from znni.core.errors import InvalidInput, RunFailed
-from znni.core.options import Bits, Choices
+from znni.core.option_types import Bits
+from znni.core.plan_options import Choices
 from znni.core.processors import HOST
 from znni.core.shapes import Box, Vec3
 from znni.core.version import __version__

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from znni.core.errors import DoesNotFit, InvalidInput, option
-from znni.core.options import Bits
+from znni.core.option_types import Bits
 from znni.core.processors import has_own_memory
 from znni.core.shipped import MACHINES
 from znni.core.yaml_file import LARGEST, Count, Entry, Name, YamlFile, is_count

@@ -26,7 +26,7 @@ from znni.cluster.cluster_plan import BLOCKS_A_WORKER, steady_plan
 from znni.cluster.forecast_text import forecast_text
 from znni.cluster.schedule import Schedule
 from znni.core.errors import DoesNotFit, InvalidInput
-from znni.core.options import ANYTHING, Choices
+from znni.core.plan_options import ANYTHING, Choices
 from znni.core.processors import HOST
 from znni.core.run_options import RegionOptions, ValueOptions
 from znni.core.shapes import Vec3

@@ -13,7 +13,7 @@ from znni.cluster.calls import Recipe
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster
 from znni.cluster.workers import Engine
 from znni.core.errors import InvalidInput, ZnniError, option
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.processors import needs_gpu
 from znni.core.text import in_units
 from znni.machine.detect import detect_host

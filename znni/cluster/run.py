@@ -21,7 +21,8 @@ from znni.cluster.workers import Tally
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.logged import READING
-from znni.core.options import Bits, Recheck, check_keywords, check_names
+from znni.core.option_types import Bits, Recheck, check_names
+from znni.core.plan_options import check_keywords
 from znni.core.shapes import Box
 from znni.core.text import counted, duration
 from znni.engine.tile_grid import TileGrid

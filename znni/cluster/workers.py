@@ -32,7 +32,7 @@ from znni.cluster.calls import (
 from znni.cluster.cluster_file import WALLTIME_MARGIN
 from znni.cluster.schedule import FIRST_BLOCK, OVERDUE_TIMES, Schedule
 from znni.core.errors import InvalidInput, RunFailed
-from znni.core.options import Bits
+from znni.core.option_types import Bits
 from znni.core.shapes import Box
 from znni.core.text import counted, duration
 

@@ -16,17 +16,16 @@ from typing import Any, ClassVar, get_args
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
 from znni.core.option_fields import Panel, described, pick
-from znni.core.options import (
+from znni.core.option_types import (
     DEFAULT_COMPRESSION,
     Border,
     Channel,
-    Choices,
     Compression,
     OutputType,
     Pad,
-    PlanOptions,
     PointInTime,
 )
+from znni.core.plan_options import Choices, PlanOptions
 from znni.core.shapes import Region
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import Coarsening, StoredType
+from znni.core.option_types import Coarsening, StoredType
 from znni.core.run_options import ExistingOptions, StorageOptions
 from znni.core.shapes import Box, Vec3
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.engine.backends.registry import PartRunner, PartToRun, backend_of
 from znni.engine.block import Block, ComputeStage, alone, one_stage
 from znni.engine.checks import check_runnable

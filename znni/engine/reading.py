@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import UnusableValues
-from znni.core.options import Pad
+from znni.core.option_types import Pad
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.core.volume import Volume
 from znni.engine.precision_warning import warn_of_large_integers

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import ACCURACIES, Accuracy, OutputType
+from znni.core.option_types import ACCURACIES, Accuracy, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
 from znni.engine.labels import LABELS_APART

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Sink
 from znni.engine.blocks import Blocks

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Border, Pad, check_names
+from znni.core.option_types import Border, Pad, check_names
 from znni.core.shapes import BY_COLUMNS, BY_LAYERS, Box, Region, Vec3
 from znni.network.geometry import context, over, whole_input
 from znni.network.network import Network

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from znni.core.errors import InvalidInput
-from znni.core.options import BlendedActivation
+from znni.core.option_types import BlendedActivation
 from znni.importing.monai_config import Component, Expression
 from znni.network.case_rules import (
     Align,

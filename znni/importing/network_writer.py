@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Blend, WindowRules
+from znni.core.option_types import Blend, WindowRules
 from znni.core.version import __version__
 from znni.importing.folding import Folded
 from znni.network.case_entry import case_entry

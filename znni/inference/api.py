@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
 from znni.core.errors import ZnniError
-from znni.core.options import check_keywords
+from znni.core.plan_options import check_keywords
 from znni.engine.report import Report
 from znni.engine.run_state import Progress, no_progress
 from znni.inference.inferer import Inferer
@@ -102,7 +102,7 @@ def infer(
               values, most frequent labels. By default if it has more than 256 x 256 x 256 voxels.
             - ``ram``, ``threads``, ``device``, ``theta``, ``gpu_memory``, ``gpus``, ``accuracy``,
               ``costs`` and ``micro_batches``: what the plan may use, as in
-              ``znni.core.options.Choices``.
+              ``znni.core.plan_options.Choices``.
 
     Raises:
         InvalidInput: something given cannot be used as it is.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from znni.core.options import AS_COMPUTED, OutputType, Stored
+from znni.core.option_types import OutputType
 from znni.engine.backends.registry import backend_of
 from znni.engine.executor import Measured, not_measured
 from znni.engine.patch_runner import PatchRunner, allocator_for
@@ -15,6 +15,7 @@ from znni.inference.planning import primitives_of, shared_out
 from znni.machine.gpu_selection import seeing_only
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
+from znni.plans.stored_values import AS_COMPUTED, Stored
 
 if TYPE_CHECKING:
     from znni.engine.workers.processes import WaitingProcesses

@@ -8,8 +8,8 @@ from functools import cache, partial
 
 from planner.partition import cut_points
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Choices
 from znni.core.packages import BACKENDS, offers
+from znni.core.plan_options import Choices
 from znni.core.processors import (
     FASTEST,
     GPU,

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
 from znni.core.errors import ZnniError
-from znni.core.options import check_keywords
+from znni.core.plan_options import check_keywords
 from znni.core.shapes import Box
 from znni.core.text import counted
 from znni.core.volume import ResumeState, Volume

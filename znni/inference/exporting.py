@@ -14,7 +14,8 @@ from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
 from znni.core.chunks import CHUNK
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Channel, Compression, PointInTime, StoredType, memory_size
+from znni.core.option_types import Channel, Compression, PointInTime, StoredType
+from znni.core.plan_options import memory_size
 from znni.core.run_options import InputOptions
 from znni.core.shapes import Box, Region, Vec3
 from znni.core.text import counted, in_units

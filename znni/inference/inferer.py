@@ -12,7 +12,8 @@ import numpy as np
 
 from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
-from znni.core.options import Border, Choices, Pad, PlanOptions, check_keywords, check_names
+from znni.core.option_types import Border, Pad, check_names
+from znni.core.plan_options import Choices, PlanOptions, check_keywords
 from znni.core.volume import Volume
 from znni.engine.blocks import Blocks
 from znni.engine.checks import check_features
@@ -42,8 +43,8 @@ class Inferer:
 
     Keyword arguments say what a plan may use: ``ram``, ``threads``, ``device``, ``theta``,
     ``gpu_memory``, ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
-    ``znni.core.options.Choices``. ``ram`` limits the memory of the process, with the output but
-    without the given array.
+    ``znni.core.plan_options.Choices``. ``ram`` limits the memory of the process, with the output
+    but without the given array.
 
     The network file may have a ``spacing``, the extents of the voxels that it was trained on. It is
     compared with ``voxel_size``, the extents of the arrays' voxels, as ``1.5,1,1mm`` (z, y, x).

@@ -14,7 +14,8 @@ from typing import TypeAlias, Unpack
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, ZnniError, in_one_line, option
-from znni.core.options import ACCURACIES, check_keywords
+from znni.core.option_types import ACCURACIES
+from znni.core.plan_options import check_keywords
 from znni.core.text import counted, duration
 from znni.core.volume import SAME_COMMAND
 from znni.engine.report import Report

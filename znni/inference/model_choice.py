@@ -13,7 +13,7 @@ from pathlib import Path
 
 from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
 from znni.core.logged import log_of_waits, telling_if_long
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.user_cache import (

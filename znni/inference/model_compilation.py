@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.logged import telling_if_long
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.processors import may_use_gpu
 from znni.core.shapes import Vec3
 from znni.core.text import duration

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Blend, Border, Pad, PlanOptions, check_keywords
+from znni.core.option_types import Blend, Border, Pad
+from znni.core.plan_options import PlanOptions, check_keywords
 from znni.core.shapes import Vec3, is_extent
 from znni.core.shipped import NETWORKS
 from znni.inference.inferer import Inferer

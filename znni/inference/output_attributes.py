@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.core.version import __version__
 from znni.engine.blocks import Skipped
 from znni.inference.planning import accuracy_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, RunFailed, option
-from znni.core.options import ACCURACIES, Recheck, check_names
+from znni.core.option_types import ACCURACIES, Recheck, check_names
 from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration, in_units

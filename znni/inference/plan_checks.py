@@ -7,7 +7,8 @@ from math import ceil
 
 from planner.limits import memory_of_run, time_of_run
 from znni.core.errors import PLAN_AGAIN, InvalidInput, option
-from znni.core.options import ACCURACIES, ANYTHING, AS_COMPUTED, Accuracy, Choices, Stored
+from znni.core.option_types import ACCURACIES, Accuracy
+from znni.core.plan_options import ANYTHING, Choices
 from znni.core.processors import FASTEST, DeviceChoice
 from znni.core.text import counted, in_units
 from znni.engine.checks import check_runnable
@@ -24,6 +25,7 @@ from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.network_rules import rewritten_alike
 from znni.plans.stage import itemsize_in
 from znni.plans.step_primitive import primitive_of
+from znni.plans.stored_values import AS_COMPUTED, Stored
 from znni.plans.totals import PlanMemory
 
 WHOLE = "computed without windows"

@@ -31,16 +31,8 @@ from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.loading import without_collections
 from znni.core.logged import telling_if_long
-from znni.core.options import (
-    Accuracy,
-    Border,
-    Choices,
-    Costs,
-    OutputType,
-    PlanOptions,
-    Stored,
-    check_keywords,
-)
+from znni.core.option_types import Accuracy, Border, Costs, OutputType
+from znni.core.plan_options import Choices, PlanOptions, check_keywords
 from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
 from znni.core.shapes import Region, Vec3, is_extent
 from znni.engine.labels import labels_for
@@ -60,6 +52,7 @@ from znni.plans.plan import Plan
 from znni.plans.plan_text import about_split, explanation
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.deferred_head import with_deferred_head
+from znni.plans.stored_values import Stored
 from znni.primitives.catalogue import catalogue, families
 from znni.primitives.other_library.on_gpu import host_bytes
 
@@ -140,7 +133,7 @@ def search(
         threshold: whether labels by a threshold are stored.
         options: limits and choices for the plan: ``ram``, ``threads``, ``device``, ``theta``,
             ``gpu_memory``, ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
-            ``znni.core.options.Choices``.
+            ``znni.core.plan_options.Choices``.
 
     Raises:
         InvalidInput: network, shape, machine or device cannot be used, or ``measured`` costs are

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Condition, Lock, get_ident
 
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.volume import Action
 from znni.engine.pipeline import Processes

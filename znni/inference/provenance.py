@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Accuracy, Border, Pad
+from znni.core.option_types import Accuracy, Border, Pad
 from znni.core.run_options import InputOptions, parse_time
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
-from znni.core.options import Coarsening
+from znni.core.option_types import Coarsening
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from numpy.typing import DTypeLike
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
 from znni.core.logged import warn_once
-from znni.core.options import DEFAULT_COMPRESSION, Choices, Compression, OutputType, Stored
+from znni.core.option_types import DEFAULT_COMPRESSION, Compression, OutputType
+from znni.core.plan_options import Choices
 from znni.core.run_options import InputOptions, Options, RegionOptions, RunKeywords
 from znni.core.shapes import FLOAT_BYTES, Box
 from znni.core.volume import NewOutput, Volume
@@ -29,6 +30,7 @@ from znni.network.network_file import load_network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
+from znni.plans.stored_values import Stored
 from znni.volumes.array import ArrayVolume
 from znni.volumes.chosen_volume import map_number
 from znni.volumes.locate import open_volume, packing_at

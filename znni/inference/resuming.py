@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValues, option
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, NewOutput, Output, ResumeState
 from znni.engine.run_state import Progress, no_progress

@@ -17,7 +17,7 @@ from znni.calibration.compiled_notes import note_compiled
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, kind_of, note
 from znni.calibration.record import StepTimes, refine
-from znni.core.options import ANYTHING, AS_COMPUTED, Choices, Stored
+from znni.core.plan_options import ANYTHING, Choices
 from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.volume import Action
 from znni.engine.executor import Measured, not_measured
@@ -36,6 +36,7 @@ from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
+from znni.plans.stored_values import AS_COMPUTED, Stored
 
 log = logging.getLogger("znni")
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, Unreachable, Unreadable, option
-from znni.core.options import ACCURACIES, Accuracy
+from znni.core.option_types import ACCURACIES, Accuracy
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration
 from znni.core.volume import Volume

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import Pad
+from znni.core.option_types import Pad
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
 from znni.engine.tiles import Job, for_job, make_job

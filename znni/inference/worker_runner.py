@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.processors import GPU
 from znni.engine.patch_runner import PatchRunner
 from znni.network.weights import Weights

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar, get_args
 import numpy as np
 from numpy.typing import DTypeLike
 
-from znni.core.options import Codec, Form, OutputType
+from znni.core.option_types import Codec, Form, OutputType
 from znni.core.text import aligned
 
 Name = TypeVar("Name", Form, Codec)

@@ -7,7 +7,7 @@ from math import inf
 
 from znni.core.errors import InvalidInput, option
 from znni.core.file_fields import UNLESS_DEFAULT
-from znni.core.options import memory_size
+from znni.core.plan_options import memory_size
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.machine.processor import PAIRS_PER_CYCLE
 

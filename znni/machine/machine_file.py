@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from znni.core.options import memory_size
+from znni.core.plan_options import memory_size
 from znni.core.processors import DeviceKind
 from znni.core.shipped import MACHINES
 from znni.core.yaml_file import Count, Entry, Name, YamlFile

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from znni.core.errors import InvalidInput
 from znni.core.nearest import nearest
-from znni.core.options import Blend, BlendedActivation, WindowRules
+from znni.core.option_types import Blend, BlendedActivation, WindowRules
 from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.core.text import counted

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Blend, BlendedActivation, WindowRules, check_names
+from znni.core.option_types import Blend, BlendedActivation, WindowRules, check_names
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3, is_extent
 from znni.core.spline_weights import AxisTaps, Places

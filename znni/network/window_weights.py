@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import Blend, WindowRules
+from znni.core.option_types import Blend, WindowRules
 from znni.core.shapes import Vec3
 
 Floats: TypeAlias = NDArray[np.float32]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.core.options import ACCURACIES, Accuracy
+from znni.core.option_types import ACCURACIES, Accuracy
 from znni.plans.plan import Plan
 from znni.plans.primitive import Among, Catalogue, LazyCatalogue, Primitive
 from znni.plans.step_primitive import primitive_of

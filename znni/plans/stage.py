@@ -13,10 +13,10 @@ from typing import Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
-from znni.core.options import AS_COMPUTED, Stored
 from znni.core.shapes import FLOAT_BYTES
 from znni.network.network import Network
 from znni.plans.job_seconds import ReportStage
+from znni.plans.stored_values import AS_COMPUTED, Stored
 from znni.plans.totals import Number
 
 Seconds: TypeAlias = Mapping[ReportStage, Number]

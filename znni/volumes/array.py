@@ -9,9 +9,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
-from znni.core.options import InputChunks
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid, LastSteps, ResumeState, at_once
+from znni.plans.stored_values import InputChunks
 
 ALL = slice(None)
 LARGEST_EXTENT = 2**48  # far above any real extent, far below any overflow

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Channel
+from znni.core.option_types import Channel
 from znni.core.shapes import Box
 from znni.core.text import counted
 from znni.core.volume import Grid

@@ -12,7 +12,7 @@ import numpy as np
 from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Channel, MapOverTime, Moment, Packing, PointInTime
+from znni.core.option_types import Channel, MapOverTime, Moment, Packing, PointInTime
 from znni.core.volume import NewOutput, Output
 from znni.core.voxel_size import voxel_size as parsed_voxel_size
 from znni.volumes.array import ArrayOutput, ArrayVolume

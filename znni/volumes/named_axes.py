@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from znni.core.array_like import ArrayLike
 from znni.core.errors import SAVE_AS_Z, InvalidInput, option
-from znni.core.options import MapOverTime, Moment
+from znni.core.option_types import MapOverTime, Moment
 from znni.core.text import counted
 
 ORDER = "czyx"

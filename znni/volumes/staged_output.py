@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed
-from znni.core.options import Packing
+from znni.core.option_types import Packing
 from znni.core.run_options import StorageOptions
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import LastSteps, NewOutput, Output, ResumeState

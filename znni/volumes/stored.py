@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, Unreachable, Unreadable, ZnniError
-from znni.core.options import Codec, Form, InputChunks
+from znni.core.option_types import Codec, Form
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid
+from znni.plans.stored_values import InputChunks
 from znni.volumes.array import ALL, ArrayVolume
 
 # Errors by which the system says that data is out of reach, not damaged. Libraries raise other

@@ -11,7 +11,7 @@ from typing import IO, ClassVar
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Packing
+from znni.core.option_types import Packing
 from znni.core.volume import NewOutput
 from znni.volumes.formats import check_plain
 from znni.volumes.staged_output import Content, StagedWriter

@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Moment
+from znni.core.option_types import Moment
 from znni.core.volume import Grid
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes

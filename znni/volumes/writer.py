@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Packing, Recheck
+from znni.core.option_types import Packing, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import BlockStore, NewOutput, Output, ResumeState
 from znni.volumes.ledger_entries import Note

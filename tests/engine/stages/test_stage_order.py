@@ -11,7 +11,6 @@ from fakes import machine
 
 import znni
 from planner.overhead import Load, Overhead
-from znni.core.options import AS_COMPUTED, Stored
 from znni.core.processors import Processors
 from znni.core.shapes import Vec3
 from znni.engine.run_state import RunState
@@ -22,6 +21,7 @@ from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
+from znni.plans.stored_values import AS_COMPUTED, Stored
 from znni.plans.totals import Number
 
 NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))

@@ -16,7 +16,7 @@ from planner.cost_model import BUILT_IN
 from planner.step_options import StepOptions
 from planner.tiled_segments import tiled_segment, tiled_segments
 from znni.core.errors import InvalidInput
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.core.shapes import Vec3
 from znni.engine.checks import check_runnable
 from znni.engine.patch_runner import PatchRunner

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tiled_convolutions import tiled_convolutions
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices
+from znni.core.plan_options import Choices
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.tiles import make_job
 from znni.inference import planning

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernel_resources import resource_usage
 from layers import extents
 
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.network.layers import Activation, Conv
 from znni.primitives.gpu.common.activation import EXPRESSIONS

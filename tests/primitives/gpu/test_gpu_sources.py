@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kernel_resources import resource_usage
 from layers import extents
 
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.backends.cuda import recombine as device_recombine
 from znni.machine.nvrtc import compile_offline

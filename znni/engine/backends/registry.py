@@ -15,7 +15,7 @@ import numpy as np
 
 from znni.core.discovery import member, subpackages
 from znni.core.errors import InvalidInput
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.packages import BACKENDS, offers
 from znni.core.shapes import Shape5
 from znni.engine.block import ComputeStage

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES
 from znni.engine.after_blending import BlendedBlock, clear_unwanted
 from znni.engine.block import Block
@@ -22,6 +21,7 @@ from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.plans.stage import Counts, Seconds, Setting, StageModel, larger
+from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
 
 MASK_COPIES = 3  # of a block's mask: in the writer, in a message, and in the worker

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import OutputType, Stored
+from znni.core.option_types import OutputType
 from znni.core.shapes import FLOAT_BYTES
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
+from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
 
 # Traffic of one core, per value.

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.plans.job_seconds import ReportStage
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
+from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
 
 RETURNED = 2  # outputs of a GPU: one is computed or copied back, and one is on its way out

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.engine.after_blending import LABEL_PIECE
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.plans.stage import Counts, Setting, StageModel, larger
+from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
 
 GPU_PIECE_BYTES = 2**26  # of resampled values on a GPU at a time, unless a row has more

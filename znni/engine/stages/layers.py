@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.plans.job_seconds import ReportStage
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
+from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
 
 # Traffic of one core, per value, to bring fragments to their places: 570 to 1100 million values a

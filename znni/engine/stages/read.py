@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from mmap import PAGESIZE
 
-from znni.core.options import Codec, Form, Stored
+from znni.core.option_types import Codec, Form
 from znni.machine.handling_times import (
     BESIDE_LAYERS,
     COPIED_TRAFFIC,
@@ -20,6 +20,7 @@ from znni.machine.handling_times import (
 from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
 from znni.plans.stage import Counts, Seconds, Setting, StageModel, larger
+from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
 
 # Copies of a block as it is stored that reading has room for. One is the whole block, or pieces of

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
+from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
 
 # Traffic of one core, per resampled value.

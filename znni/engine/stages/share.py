@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.core.options import Stored
 from znni.engine.workers.processes import SLOTS
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.plans.stage import Counts, Setting, StageModel
+from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
-from znni.core.options import Stored
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import Work
 from znni.engine.stages import (
@@ -24,6 +23,7 @@ from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.plans.stage import StageModel
+from znni.plans.stored_values import Stored
 
 # The thread in which a stage works on a block after its layers. "computing": the last thread that
 # computes, before it takes the next block. "writing": the thread that writes.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import Compression, Stored
+from znni.core.option_types import Compression
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.engine.block import Block
 from znni.engine.blocks import repeated
@@ -25,6 +25,7 @@ from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
+from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
 
 # Traffic of one core, per value, to write it with checksums: 500 to 900 million values a second,

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from znni.core.background import in_background
 from znni.core.errors import RunFailed
-from znni.core.options import AS_COMPUTED, Stored
 from znni.engine.block import Block
 from znni.engine.labels import Labels, LabelType
 from znni.engine.pipeline import BlockSlot
@@ -30,6 +29,7 @@ from znni.machine.gpus import forget_gpus
 from znni.network.geometry import extents_read
 from znni.plans.job_seconds import ReportStage
 from znni.plans.plan import Plan
+from znni.plans.stored_values import AS_COMPUTED, Stored
 
 
 @dataclass(frozen=True)

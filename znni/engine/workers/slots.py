@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import round_up
 from znni.engine.labels import LabelType
 from znni.machine.arena import give_back_shared, touch_shared

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
-from znni.core.options import Viewer
+from znni.core.option_types import Viewer
 from znni.core.run_options import InputOptions
 from znni.core.shapes import Box, Region, Vec3
 from znni.core.text import counted

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import PointInTime
+from znni.core.option_types import PointInTime
 from znni.core.shapes import Box, Vec3
 from znni.inference.viewing.view import View, as_slice, whole_key
 from znni.volumes.array import ArrayVolume

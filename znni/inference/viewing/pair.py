@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from znni.core.options import Viewer
+from znni.core.option_types import Viewer
 from znni.core.run_options import InputOptions
 from znni.core.shapes import Vec3
 from znni.inference.viewing.input_selection import open_input_of

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from znni.core.errors import InvalidInput
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import new_device_output

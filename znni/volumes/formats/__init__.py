@@ -20,7 +20,7 @@ import numpy as np
 
 from znni.core.discovery import subpackages
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Moment
+from znni.core.option_types import Moment
 from znni.core.run_options import StorageOptions
 from znni.core.volume import NewOutput
 from znni.volumes.array import ArrayVolume

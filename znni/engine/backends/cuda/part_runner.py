@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.trace import GPU_TRACK, note_span
 from znni.engine.backends.cuda.backend import CudaBackend, load_clearing, spare_bytes
 from znni.engine.backends.cuda.carried import PlaneCopies

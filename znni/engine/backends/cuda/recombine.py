@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.options import OutputType
+from znni.core.option_types import OutputType
 from znni.core.shapes import Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, workspace
 from znni.machine.arrays import ALIGNMENT

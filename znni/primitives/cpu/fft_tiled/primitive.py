@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation, SummedConv

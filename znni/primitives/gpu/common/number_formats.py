@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.network.weights import Float32
 
 FLOAT_BYTES, FLOAT64_BYTES = 4, 8

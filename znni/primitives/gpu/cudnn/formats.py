@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.core.options import ACCURACIES
+from znni.core.option_types import ACCURACIES
 from znni.machine.machine import OLDEST_CAPABILITY
 from znni.primitives.gpu.common.hardware import FLOAT16_CORES, TF32_CORES
 from znni.primitives.gpu.common.number_formats import NumberFormat

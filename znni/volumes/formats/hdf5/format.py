@@ -12,7 +12,7 @@ import h5py
 
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
-from znni.core.options import Codec, Form, Moment
+from znni.core.option_types import Codec, Form, Moment
 from znni.core.volume import Grid
 from znni.volumes.formats import Functions, described, likely_image
 from znni.volumes.formats.hdf5 import ENDINGS, NAME

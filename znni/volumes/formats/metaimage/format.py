@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.options import Moment
+from znni.core.option_types import Moment
 from znni.core.volume import Grid
 from znni.volumes.formats import Functions, describe_image
 from znni.volumes.formats.metaimage import NAME

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Moment
+from znni.core.option_types import Moment
 from znni.core.volume import Affine, Grid
 from znni.volumes.formats import Functions, describe_image, library
 from znni.volumes.formats.nifti import NAME

@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Packing
+from znni.core.option_types import Packing
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.formats import check_plain, library
 from znni.volumes.formats.nifti import NAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Moment
+from znni.core.option_types import Moment
 from znni.volumes.formats import Functions
 from znni.volumes.formats.numpy_file import NAME
 from znni.volumes.mapped_array import MappedArray

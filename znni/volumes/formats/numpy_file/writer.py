@@ -7,7 +7,7 @@ from typing import IO
 
 import numpy as np
 
-from znni.core.options import Packing
+from znni.core.option_types import Packing
 from znni.core.volume import NewOutput
 from znni.volumes.formats import check_plain
 from znni.volumes.formats.numpy_file import NAME

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Codec, Form, Moment
+from znni.core.option_types import Codec, Form, Moment
 from znni.core.text import counted
 from znni.core.volume import Grid
 from znni.volumes.formats import Functions

@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import Coarsening
+from znni.core.option_types import Coarsening
 from znni.core.shapes import Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.formats.zarr.pyramid import coarser

@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Codec, Form, Moment
+from znni.core.option_types import Codec, Form, Moment
 from znni.core.shapes import Vec3
 from znni.volumes.formats import Functions, described, library
 from znni.volumes.formats.tiff import NAME

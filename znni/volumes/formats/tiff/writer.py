@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Packing
+from znni.core.option_types import Packing
 from znni.core.shapes import round_up
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.formats import check_plain, library

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import DEFAULT_COMPRESSION
+from znni.core.option_types import DEFAULT_COMPRESSION
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.machine.io_threads import at_once, finish, mapped

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.options import Compression
+from znni.core.option_types import Compression
 from znni.core.shapes import Vec3
 from znni.volumes.formats import library
 

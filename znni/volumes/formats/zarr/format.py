@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from znni.core.errors import InvalidInput, ZnniError
-from znni.core.options import Codec, Form, Moment
+from znni.core.option_types import Codec, Form, Moment
 from znni.volumes.array import ArrayVolume
 from znni.volumes.formats import Functions, described, library, likely_image, names_one_of
 from znni.volumes.formats.zarr import ENDINGS

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, RunFailed, option
-from znni.core.options import Coarsening
+from znni.core.option_types import Coarsening
 from znni.volumes.formats import library
 from znni.volumes.formats.zarr.ome_metadata import Level, levels
 from znni.volumes.formats.zarr.pyramid import write_levels

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Coarsening
+from znni.core.option_types import Coarsening
 from znni.core.shapes import Vec3
 from znni.core.volume import Grid, Point
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import DEFAULT_COMPRESSION, Coarsening
+from znni.core.option_types import DEFAULT_COMPRESSION, Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Grid, LastSteps, NewOutput
 from znni.volumes.formats import library

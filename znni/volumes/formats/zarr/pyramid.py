@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Coarsening
+from znni.core.option_types import Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid, Point
 from znni.machine.io_threads import at_once, finish_all

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed, Unreachable, option
-from znni.core.options import Coarsening, Recheck
+from znni.core.option_types import Coarsening, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, LastSteps, NewOutput, ResumeState, at_once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.core.options import Recheck
+from znni.core.option_types import Recheck
 from znni.core.volume import BlockStore, NewOutput, Output, ResumeState
 from znni.volumes.formats import library
 from znni.volumes.formats.zarr.format import reading

@@ -1,4 +1,4 @@
-"""Options that users choose: names from a fixed set, and amounts of memory."""
+"""Options of a plan: memory, threads, devices and accuracy, and what callers pass for them."""
 
 from __future__ import annotations
 
@@ -6,92 +6,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, get_args
+from typing import ClassVar, TypedDict
 
 from znni.core.errors import InvalidInput, option
 from znni.core.nearest import nearest
 from znni.core.option_fields import Panel, described
-from znni.core.processors import FASTEST, DeviceChoice, DeviceKind
-from znni.core.shapes import Vec3
+from znni.core.option_types import Accuracy, Costs, Division, check_names
+from znni.core.processors import FASTEST, DeviceChoice
 
 # Fewer bytes of memory than this are a number whose unit was forgotten.
 LEAST_BYTES = 1024
-
-Border: TypeAlias = Literal["valid", "same"]
-Pad: TypeAlias = Literal["reflect", "edge", "constant"]
-OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
-StoredType: TypeAlias = OutputType | Literal["uint16"]
-Accuracy: TypeAlias = Literal["float32", "tf32", "bfloat16"]
-Costs: TypeAlias = Literal["auto", "built-in", "measured"]
-# The number of a point in time; ``all``: the points in time are the maps.
-PointInTime: TypeAlias = int | Literal["all"]
-Channel: TypeAlias = int | str  # the number of a map, or its name
-
-
-class MapOverTime(NamedTuple):
-    """One map at all points in time, each of which is a map then.
-
-    Attributes:
-        number: number of the map.
-    """
-
-    number: int
-
-
-Moment: TypeAlias = PointInTime | MapOverTime  # what formats read of several points in time
-Calibrated: TypeAlias = Literal["all", DeviceKind]
-# How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
-Coarsening: TypeAlias = Literal["", "mean", "mode"]
-Compression: TypeAlias = Literal["zstd", "gzip", "none"]
-DEFAULT_COMPRESSION: Compression = "zstd"  # of the chunks of a Zarr
-# Compression of a file that is written at the end, from all finished blocks.
-Packing: TypeAlias = Literal["none", "deflate", "gzip"]
-Codec: TypeAlias = Literal["zstd", "gzip", "deflate"]
-# What reads the chunks of an input: threads, from places that HDF5 tells, or zarr-python; or it is
-# mapped, and its chunks are rows.
-Form: TypeAlias = Literal["hdf5", "zarr", "mapped"]
-Division: TypeAlias = Literal["none", "power-of-two", "all"]
-Recheck: TypeAlias = Literal["none", "sample", "all"]
-Bits: TypeAlias = Literal["same", "class"]
-Viewer: TypeAlias = Literal["napari", "neuroglancer"]
-Blend: TypeAlias = Literal["gaussian", "constant"]
-WindowRules: TypeAlias = Literal["monai", "nnunet"]
-BlendedActivation: TypeAlias = Literal["identity", "softmax", "sigmoid"]
-
-# The largest relative error that a primitive of each class may promise, best class first. It is
-# relative to the largest output, where products do not cancel. A plan uses only primitives of the
-# class that the user allows and of the classes before it. The bound for tf32 follows from its 11
-# significant bits: tensor cores cut off both factors of every product, 2^-10 each.
-ACCURACIES: dict[Accuracy, float] = {"float32": 2e-5, "tf32": 2e-3, "bfloat16": 1e-2}
-
-NAMES = {
-    "border": Border,
-    "pad": Pad,
-    "dtype": OutputType,
-    "accuracy": Accuracy,
-    "costs": Costs,
-    "micro_batches": Division,
-    "device": DeviceChoice,
-    "recheck": Recheck,
-    "bits": Bits,
-    "blend": Blend,
-    "like": WindowRules,
-    "activation": BlendedActivation,
-}
-
-
-def check_names(**given: str) -> None:
-    """Check names that a caller without a type checker may have misspelt.
-
-    Args:
-        given: the value chosen for each option, by the option's name in ``NAMES``.
-
-    Raises:
-        InvalidInput: a value is not among its choices.
-    """
-    for name, value in given.items():
-        if value not in (choices := get_args(NAMES[name])):
-            raise InvalidInput(f"{name} is {value!r}; choose one of {', '.join(choices)}")
 
 
 @dataclass(frozen=True)
@@ -201,6 +125,9 @@ class PlanOptions(TypedDict, total=False):
     micro_batches: Division
 
 
+ANYTHING = Choices()
+
+
 def check_keywords(caller: Callable[..., object], known: type, given: Mapping[str, object]) -> None:
     """Check the options that a function or a class of ``znni`` takes as ``**options``.
 
@@ -225,73 +152,6 @@ def check_keywords(caller: Callable[..., object], known: type, given: Mapping[st
         value = given.get(name)
         if isinstance(value, int) and 0 < value < LEAST_BYTES and not isinstance(value, bool):
             raise InvalidInput(f"{option(name, value)}: {_unit_forgotten(value)}")
-
-
-@dataclass(frozen=True)
-class InputChunks:
-    """The chunks of a stored volume, for predicted times.
-
-    Attributes:
-        form: what reads the chunks.
-        codec: how they are compressed; None if they are not, or if that is not known.
-        chunk: extents of a chunk. Each chunk that a block overlaps is decoded whole. If a file is
-            mapped, it is a row of values that follow each other in the file.
-        volume: extents of the volume.
-    """
-
-    form: Form
-    codec: Codec | None
-    chunk: Vec3
-    volume: Vec3
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Storage of the values at both ends of a run.
-
-    Attributes:
-        dtype: type of the output values; ``uint8`` stores 0..1 as 0..255.
-        input_itemsize: bytes of one stored input value.
-        scaled_on_gpu: whether a GPU that computes the first layers also scales the input.
-        made_on_gpu: whether a GPU that computes the last layers also makes what is stored: values
-            of its type, or labels.
-        output_array: bytes of an array for the whole output, if the run makes one; else 0.
-        label_maps: maps of labels that are stored instead of the values; 0: values are stored.
-        label_itemsize: bytes of a label.
-        compression: how stored values are compressed, for predicted times.
-        packing: how a file is compressed that is written at the end, from all finished blocks;
-            None: blocks are written to their places.
-        input_chunks: the chunks of the input; None if it has none, or if they are not known.
-        chunk_files: whether each chunk of the output is a file.
-        input_chunk_bytes: bytes that reading the input takes for a chunk, of which it needs a part.
-        coarser: whether coarser resolutions of the output are made when all blocks are written.
-        loads_zarr: whether input or output need zarr-python.
-
-    Raises:
-        InvalidInput: the type is not among its choices.
-    """
-
-    dtype: OutputType = "float32"
-    input_itemsize: int = 4
-    scaled_on_gpu: bool = False
-    made_on_gpu: bool = True
-    output_array: int = 0
-    label_maps: int = 0
-    label_itemsize: int = 1
-    compression: Compression = "none"
-    packing: Packing | None = None
-    input_chunks: InputChunks | None = None
-    chunk_files: bool = False
-    input_chunk_bytes: int = 0
-    coarser: bool = False
-    loads_zarr: bool = False
-
-    def __post_init__(self) -> None:
-        check_names(dtype=self.dtype)
-
-
-AS_COMPUTED = Stored()
-ANYTHING = Choices()
 
 
 def memory_size(given: int | str) -> int:
