@@ -32,7 +32,7 @@ from znni.core.errors import RunFailed
 from znni.core.option_types import OutputType
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.backends.cuda.recombine import DeviceRecombination
-from znni.engine.backends.host.part_runner import place
+from znni.engine.backends.host.recombine import recombine
 from znni.engine.stages.convert import convert
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
@@ -268,7 +268,7 @@ def recombined() -> list[Row]:
     patch, at = window * size, tuple(offsets(window))
     fragments = np.random.default_rng(2).random((len(at), 3, *size), np.float32)
     expected = np.empty((3, *patch), np.float32)
-    place(fragments, at, window, expected)
+    recombine(fragments, at, window, expected)
     rows = []
     for dtype in get_args(OutputType):
         dense = cupy().empty(expected.shape, dtype)

@@ -21,7 +21,7 @@ from bench.accuracy import OnDevice, corners
 from bench.peers.torch_network import Piece, TorchNetwork, layer_flops
 from bench.peers.torch_settings import WHOLE
 from znni.core.shapes import Shape5, Vec3, offsets
-from znni.engine.backends.host.part_runner import place
+from znni.engine.backends.host.recombine import recombine
 from znni.network.layers import Conv, Pool, SlidingLayer
 from znni.network.network import Network
 from znni.network.weights import Float32
@@ -199,7 +199,7 @@ class TorchFragments(TorchNetwork):
     def _finish(self, dense: Any, fragment: Any, offset: Vec3) -> None:
         """Take one of the first pool's fragments to the end, and put it in its place."""
         at, stride = self._positions(offset)
-        place(self._layers(self.tail, fragment), at, stride, dense[0])
+        recombine(self._layers(self.tail, fragment), at, stride, dense[0])
 
     def _layers(self, layers: tuple[SlidingLayer, ...], y: Any) -> Any:
         for layer in layers:

@@ -13,8 +13,9 @@ from planner.cost_model import BUILT_IN
 from znni.calibration.campaign import calibrate
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
+from znni.calibration.effort import FULL, QUICK
 from znni.calibration.measure import Workbench
-from znni.calibration.shapes import FULL, QUICK, Call, designed_calls
+from znni.calibration.shapes import Call, designed_calls
 from znni.network.layers import Conv
 from znni.primitives.catalogue import catalogue
 

@@ -18,9 +18,10 @@ from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
 from znni.calibration.device_measure import DeviceWorkbench
+from znni.calibration.effort import GPU_FULL, GPU_QUICK
 from znni.calibration.measure import Workbench, memory_for
 from znni.calibration.record import record, refine
-from znni.calibration.shapes import GPU_FULL, GPU_QUICK, Call, designed_calls
+from znni.calibration.shapes import Call, designed_calls
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_host, detect_machine

@@ -13,10 +13,11 @@ from fakes import Fake
 from planner.cost_model import NOT_MEASURED
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
+from znni.calibration.effort import QUICK
 from znni.calibration.measure import Workbench
 from znni.calibration.record import record
 from znni.calibration.regression import NOISE, PRIOR
-from znni.calibration.shapes import QUICK, Call
+from znni.calibration.shapes import Call
 from znni.cli.signals import Stopped
 from znni.machine.timing import Timing
 from znni.plans.primitive import Primitive, convolved

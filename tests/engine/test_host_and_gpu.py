@@ -23,7 +23,8 @@ from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.backends.cuda import backend as device_backend
 from znni.engine.backends.cuda import recombine as device_recombine
 from znni.engine.backends.cuda.part_runner import DevicePartRunner
-from znni.engine.backends.host.part_runner import HostPartRunner, place
+from znni.engine.backends.host.part_runner import HostPartRunner
+from znni.engine.backends.host.recombine import recombine
 from znni.engine.block import alone
 from znni.engine.blocks import Blocks
 from znni.engine.patch_runner import PatchRunner
@@ -61,7 +62,7 @@ def test_fragments_start_where_the_host_places_them() -> None:
     at = tuple(offsets(stride))
     fragments = np.arange(len(at) * 3 * 8, dtype=np.float32).reshape(len(at), 3, 2, 2, 2)
     dense = np.zeros((3, *patch), np.float32)
-    place(fragments, at, stride, dense)
+    recombine(fragments, at, stride, dense)
     firsts = device_recombine.starts(at, patch)
     np.testing.assert_array_equal(dense.reshape(3, -1)[:, firsts], fragments[:, :, 0, 0, 0].T)
 

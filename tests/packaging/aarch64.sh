@@ -4,7 +4,8 @@
 #   tests/packaging/aarch64.sh FOLDER primitives [NAMES]   every CPU primitive, against the reference
 #   tests/packaging/aarch64.sh FOLDER tests [PIECES]       the quick tests
 #
-# It needs Debian on x86-64, debootstrap, qemu-user-static and uv, and 3 GB in FOLDER. The first call
+# It needs Debian on x86-64, debootstrap, qemu-user-static and uv (make quick installs it in
+# .venv/bin), and 3 GB in FOLDER. The first call
 # fills FOLDER; it runs as root, because debootstrap does. NAMES are beginnings of names of
 # primitives. PIECES are folders or files of tests; without any, the lines of tests/quick.txt. The
 # result of each piece lies in FOLDER/results. A later call goes on with the pieces that have none.
@@ -16,6 +17,10 @@ AT=$(cd "$1" && pwd)
 WHAT=$2
 shift 2
 if ! test -e "$AT/ready"; then
+    for tool in debootstrap qemu-aarch64-static uv; do
+        command -v "$tool" > /dev/null || { echo "$tool is not installed" >&2; exit 2; }
+    done
+    rm -rf "$AT/root" "$AT/site"  # of a call that was stopped
     debootstrap --arch=arm64 --variant=minbase --include=python3 --foreign bookworm "$AT/root"
     for package in "$AT"/root/var/cache/apt/archives/*.deb; do dpkg -x "$package" "$AT/root"; done
     uv pip install --target "$AT/site" --only-binary :all: --python-version 3.11 \

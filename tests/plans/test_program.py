@@ -12,7 +12,8 @@ from random_plans import any_plan
 
 from znni.core.shapes import Vec3, offsets
 from znni.network.network import Network
-from znni.plans.program import ONE, ZERO, Positions, Program, program_of
+from znni.plans.fragments import ONE, ZERO, Positions, positions_after
+from znni.plans.program import Program, program_of
 
 
 def results(program: Program, level: int, given: Positions) -> list[Positions]:
@@ -22,7 +23,7 @@ def results(program: Program, level: int, given: Positions) -> list[Positions]:
     loop, found = program.loops[level], []
     for items in loop.batches(len(given.at)):
         for chosen in loop.choices():
-            made = loop.positions(Positions(given.at[items], given.stride), chosen)
+            made = positions_after(loop.segment, Positions(given.at[items], given.stride), chosen)
             found += results(program, level + 1, made)
     return found
 

@@ -9,7 +9,8 @@ from fakes import Fake, fake_catalogue
 
 from planner.cost_model import BUILT_IN
 from znni.calibration.campaign import Campaign
-from znni.calibration.shapes import Call, Effort
+from znni.calibration.effort import Effort
+from znni.calibration.shapes import Call
 from znni.core.option_types import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.handling_times import READ, HandlingTimes, SecondsPerValue

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from znni.core.option_types import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import part_runner as device_part_runner
-from znni.engine.backends.host.part_runner import place
+from znni.engine.backends.host.recombine import recombine
 from znni.engine.scaling import StoredScaling
 from znni.engine.stages.convert import convert
 from znni.machine import cuda
@@ -173,7 +173,7 @@ class HostRecombination:
         self._dtype: OutputType = dtype
 
     def __call__(self, fragments: Any, at: tuple[Vec3, ...], stride: Vec3, dense: Any) -> None:
-        place(convert(np.asarray(fragments), self._dtype), at, stride, dense)
+        recombine(convert(np.asarray(fragments), self._dtype), at, stride, dense)
 
 
 class HostScaling:

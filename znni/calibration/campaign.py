@@ -12,10 +12,11 @@ from znni.calibration.choice import measurements_of
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
 from znni.calibration.device_measure import DeviceWorkbench
+from znni.calibration.effort import Effort, effort_for
 from znni.calibration.measure import Workbench
 from znni.calibration.model import Fitted, MeasuredModel
 from znni.calibration.record import record
-from znni.calibration.shapes import Call, Effort, designed_calls, effort_for
+from znni.calibration.shapes import Call, designed_calls
 from znni.core.errors import InvalidInput, option
 from znni.core.option_types import Calibrated
 from znni.core.processors import FASTEST, GPU, HOST, DeviceKind

@@ -28,7 +28,7 @@ from znni.core.chunks import CHUNK, chunk_extents
 from znni.core.option_types import Codec, Form, OutputType
 from znni.core.shapes import Box, Vec3, offsets
 from znni.core.volume import NewOutput
-from znni.engine.backends.host.part_runner import place
+from znni.engine.backends.host.recombine import recombine
 from znni.engine.reading import read_input
 from znni.engine.stages.convert import convert
 from znni.engine.tiles import ZERO, make_job
@@ -216,7 +216,7 @@ def _placed(block: Vec3) -> float:
 
     def once() -> float:
         start = time.perf_counter()
-        place(fragments, starts, STRIDE, np.empty((MAPS, *(size * STRIDE)), np.float32))
+        recombine(fragments, starts, STRIDE, np.empty((MAPS, *(size * STRIDE)), np.float32))
         return time.perf_counter() - start
 
     return median(once() for _ in range(REPEATS)) / fragments.size

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import chain, islice
 from math import exp, log
 from random import Random
 from typing import NamedTuple
 
 from planner.cost_model import built_in_seconds
-from znni.core.processors import DeviceKind, has_own_memory
+from znni.calibration.effort import Effort
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.packed_arrays import GROUP, packed_bytes
 from znni.network.layers import (
@@ -45,6 +44,7 @@ POOLED_MAPS = ((1, 24), (1, 80), (3, 24))
 # Kernels and maps (in, out) of strided and transposed convolutions in U-Nets.
 STRIDED_KERNELS = (2, 3, 3)
 STRIDED_MAPS = ((24, 24), (32, 64), (64, 128), (128, 256))
+HEAD_MAPS = 3  # of the last layer of a U-Net
 STRIDED = 0.3  # share of the sample's layers that have a strided convolution
 
 # Fragments after no, one and two pools.
@@ -54,51 +54,6 @@ ORIGIN = Vec3(0, 0, 0)
 UNEVEN = 0.5  # largest deviation of an extent from the mean one, in factors of two
 
 MOST_DRAWN = 40_000  # most calls that are drawn to find enough suitable ones
-
-
-@dataclass(frozen=True)
-class Effort:
-    """Limits of a set of measurements.
-
-    Attributes:
-        calls: largest number of calls per primitive.
-        shortest: least predicted seconds of a call. Much shorter ones measure calling and caches,
-            and say little about long ones.
-        longest: largest predicted seconds of a call.
-        resident: largest number of bytes that a call keeps; transformed kernels take time to make.
-        repeats: number of timed calls, whose median counts.
-        budget: seconds after which measuring stops, once each primitive has one measurement.
-        extents: least and largest mean extent of the output of one image.
-    """
-
-    calls: int
-    shortest: float
-    longest: float
-    resident: int
-    repeats: int
-    budget: float
-    extents: tuple[int, int] = (8, 200)
-
-
-QUICK = Effort(6, shortest=0.03, longest=0.08, resident=2**29, repeats=2, budget=40.0)
-FULL = Effort(12, shortest=0.02, longest=0.5, resident=2**30, repeats=3, budget=1200.0)
-
-# A GPU's calls take milliseconds, and building one takes a second: a few calls are repeated often.
-# Their images are larger, because few voxels do not keep a GPU busy.
-# Maps that the last layer of a U-Net gives.
-HEAD_MAPS = 3
-
-GPU_QUICK = Effort(
-    4, shortest=2e-3, longest=0.02, resident=2**30, repeats=5, budget=40.0, extents=(48, 400)
-)
-GPU_FULL = replace(GPU_QUICK, calls=12, longest=0.06, budget=300.0)
-
-
-def effort_for(device: DeviceKind, *, quick: bool) -> Effort:
-    """Return the limits for a device; ``quick`` ones take at most a minute."""
-    if has_own_memory(device):
-        return GPU_QUICK if quick else GPU_FULL
-    return QUICK if quick else FULL
 
 
 class Call(NamedTuple):

@@ -14,8 +14,9 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block
 from znni.engine.scaling import StoredScaling
 from znni.network.weights import Weights
+from znni.plans.fragments import ONE, Positions, positions_after
 from znni.plans.primitive import Catalogue, Run
-from znni.plans.program import ONE, Edges, Operation, Positions, Program, View
+from znni.plans.program import Edges, Operation, Program, View
 from znni.plans.segments import Step
 from znni.plans.step_primitive import primitive_of
 
@@ -214,7 +215,7 @@ class Executor:
                 last = self._launch(level, x, at[0], target)
                 if last is None:
                     continue
-                positions = loop.positions(Positions(at, given.stride), chosen)
+                positions = positions_after(loop.segment, Positions(at, given.stride), chosen)
                 results = Fragments(last, *positions)
                 if level + 1 < len(self._loops):
                     self._loop(level + 1, results, put, target)

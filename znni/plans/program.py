@@ -22,7 +22,7 @@ from znni.plans.device_partition import DevicePart
 from znni.plans.segments import Segment, Step
 from znni.plans.swept import Swept
 
-ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
+ZERO = Vec3(0, 0, 0)
 
 
 class ArrayPlace(NamedTuple):
@@ -103,18 +103,6 @@ class Operation(NamedTuple):
     behind: int = 0
 
 
-class Positions(NamedTuple):
-    """The positions of the fragments of a patch.
-
-    Attributes:
-        at: the position of each fragment's first voxel in the patch's dense output.
-        stride: the distance between neighbouring voxels of a fragment in that output.
-    """
-
-    at: tuple[Vec3, ...]
-    stride: Vec3
-
-
 class Loop(NamedTuple):
     """Operations that run on some items of an input at a time.
 
@@ -147,23 +135,6 @@ class Loop(NamedTuple):
             return None
         start = self.segment.shift(chosen)
         return Box(start, start + self.segment.steps[0].shape_in.size)
-
-    def positions(self, given: Positions, chosen: tuple[Vec3, ...]) -> Positions:
-        """Return the positions of the fragments that a pass makes of those that it takes.
-
-        A block of a tiled network is a single fragment of its own output.
-        """
-        if self.segment.is_tiled:
-            return Positions((ZERO,), ONE)
-        at, stride = given
-        remaining = iter(chosen)
-        for step in self.segment.steps:
-            if step.pool:
-                window = step.pool.window
-                shifts = [next(remaining)] if step.pools_plainly else list(offsets(window))
-                at = tuple(first + stride * offset for first in at for offset in shifts)
-                stride *= window
-        return Positions(at, stride)
 
 
 class Edges(NamedTuple):

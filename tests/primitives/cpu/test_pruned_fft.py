@@ -32,8 +32,8 @@ from znni.primitives.cpu.fft_whole_image.pruned_fft import (
     PrunedShape,
     PrunedTransforms,
     ScipyBackend,
-    fast_size,
 )
+from znni.primitives.cpu.fft_whole_image.transform_sizes import fast_size
 
 CPU = Device("cpu", "test", 4 << 30, threads=2, flops=1e11, bandwidth=1e10)
 PRIMITIVES = primitives(CPU)

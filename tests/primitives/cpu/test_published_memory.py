@@ -20,9 +20,9 @@ from znni.network.layers import Conv
 from znni.plans.cost import Memory
 from znni.primitives.cpu.direct import primitive as direct
 from znni.primitives.cpu.fft_whole_image import primitive as fft_whole_image
+from znni.primitives.cpu.fft_whole_image.base import WholeImageFft
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking
 from znni.primitives.cpu.fft_whole_image.pruned_fft import FftwBackend
-from znni.primitives.cpu.fft_whole_image.whole_image_fft import WholeImageFft
 
 THREADS = 37
 DEVICE = Device("cpu", "any", 1 << 40, THREADS, flops=1e11, bandwidth=1e10)

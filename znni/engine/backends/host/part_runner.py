@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import cycle
 
 import numpy as np
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Box
 from znni.engine.after_blending import Blended, onto
 from znni.engine.backends.host.backend import HostBackend
+from znni.engine.backends.host.recombine import recombine
 from znni.engine.backends.registry import PartToRun, backend_of
 from znni.engine.block import Block, ComputeStage
 from znni.engine.column import Column
@@ -91,7 +91,7 @@ class HostPartRunner:
         dense = np.empty((self._maps, *self._plan.patch), np.float32)
 
         def put(made: Fragments) -> None:
-            place(made.values, made.at, made.stride, dense)
+            recombine(made.values, made.at, made.stride, dense)
 
         self._executor(given, put, follows=follows)
         return dense
@@ -139,16 +139,3 @@ class HostPartRunner:
                 return Blended(mean, self._head, wanted, threads, onto(window, block))
 
         return windows
-
-
-def place(fragments: Float32, at: Sequence[Vec3], stride: Vec3, dense: Float32) -> None:
-    """Write fragments (n, f, z, y, x) to their positions in the dense output (f, Z, Y, X).
-
-    Voxel i of a fragment goes to ``at + stride * i``. After pools p1, p2, ... with offsets o1, o2,
-    ... that is ``o1 + p1 (o2 + p2 (... + i))``: the first pool's offset counts least.
-    """
-    size = Vec3(*fragments.shape[2:])
-    for fragment, start in zip(fragments, at, strict=True):
-        stop = start + stride * size
-        z, y, x = (slice(*axis) for axis in zip(start, stop, stride, strict=True))
-        dense[:, z, y, x] = fragment

@@ -18,10 +18,10 @@ from znni.machine.arena import new_output, workspace
 from znni.network.weights import Float32
 from znni.plans.cost import HandedOut
 from znni.plans.primitive import Run
+from znni.primitives.cpu.fft_whole_image.base import WholeImageFft
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking, Scratch
 from znni.primitives.cpu.fft_whole_image.fft_layer import FftLayer
 from znni.primitives.cpu.fft_whole_image.pruned_fft import Complex64
-from znni.primitives.cpu.fft_whole_image.whole_image_fft import WholeImageFft
 
 # Number of maps transformed or made at a time. Few maps save memory; more maps save barriers.
 GROUP = 4

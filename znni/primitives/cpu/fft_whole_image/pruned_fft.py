@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
-from math import inf, isfinite, log2
+from math import log2
 from threading import Lock
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeAlias
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from znni.core.shapes import Vec3
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import Float32
+from znni.primitives.cpu.fft_whole_image.transform_sizes import fast_size
 
 Complex64: TypeAlias = NDArray[np.complex64]
 Transform: TypeAlias = Callable[[], None]
@@ -34,41 +35,12 @@ Direction: TypeAlias = Literal["forward", "inverse"]
 
 # Bytes of a slab of planes, which stays in the second-level cache.
 SLAB_BYTES = 256 * 1024
-# Time of each number of a line for each prime factor of the line's size. On a Xeon, FFTW took such
-# times within 17 %, for sizes from 40 to 220.
-FACTOR_TIMES = {1: 0.0, 2: 1.0, 3: 3.5, 5: 5.0, 7: 7.0, 11: 10.0, 13: 10.0}
-# Time of the other work on each number: transforms along the other axes, and products. With this
-# value, no layer of 1 to 80 maps was slower with the larger size, by the times of its transforms.
-OTHER_TIME = 40.0
 # Seconds of FFTW's search for the best plan of one transform; a build has six.
 PLANNING_SECONDS = 0.3
 # Bytes that FFTW keeps for one plan: its twiddle factors and the plan itself.
 PLAN_BYTES = 16 * 1024
 
 _planner = Lock()  # FFTW's planner is not thread-safe; running its plans is
-
-
-@cache
-def fast_size(extent: int) -> int:
-    """Return the fastest size that is ``extent`` or a little larger.
-
-    Sizes are 2^a 3^b 5^c 7^d, times at most one of 11 and 13. The result is the smallest of them
-    from ``extent`` on, or one that exceeds the extent by a sixteenth at most.
-    """
-    size = extent
-    while not isfinite(_time(size)):
-        size += 1
-    return min(range(size, max(size, extent + extent // 16) + 1), key=_time)
-
-
-def _time(size: int) -> float:
-    """Return the time for all numbers of an axis of this size; infinite for a slow size."""
-    left, time = size, OTHER_TIME
-    for factor in (2, 3, 5, 7):
-        while left % factor == 0:
-            left //= factor
-            time += FACTOR_TIMES[factor]
-    return size * (time + FACTOR_TIMES.get(left, inf))
 
 
 @dataclass(frozen=True)
