@@ -66,7 +66,7 @@ from znni.network.layers import (
 )
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.primitive import Primitive, on_device
-from znni.primitives import reference
+from znni.primitives import reference, tiled_reference
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR
 from znni.primitives.gpu.packed.normalization import GpuPackedNormalization
@@ -309,18 +309,19 @@ def _of_tiled_network(
         norm, layer = layer.norm, layer.layer
         if norm:
             weights_of_norm = _weights_of(norm, _random_weights(norm))
-            inputs = reference.local(norm, weights_of_norm, inputs[:1]), *inputs[1:]
+            inputs = tiled_reference.local(norm, weights_of_norm, inputs[:1]), *inputs[1:]
     if isinstance(layer, SummedConv):
         first, other = inputs
-        linear = reference.local(layer.conv, _weights_of(layer.conv, weights), (first,))
+        linear = tiled_reference.local(layer.conv, _weights_of(layer.conv, weights), (first,))
         return reference.activation(linear + other, layer.add.activation, layer.add.slope)
     if isinstance(layer, ConvPair | SummedConvPair):
-        between = reference.local(layer.conv, _weights_of(layer.conv, weights), inputs[:1])
+        between = tiled_reference.local(layer.conv, _weights_of(layer.conv, weights), inputs[:1])
         later = weights and weights.after
         return sum(
-            inputs[1:], reference.local(layer.after, _weights_of(layer.after, later), (between,))
+            inputs[1:],
+            tiled_reference.local(layer.after, _weights_of(layer.after, later), (between,)),
         )
-    return reference.local(cast(Layer, layer), _weights_of(layer, weights), inputs)
+    return tiled_reference.local(cast(Layer, layer), _weights_of(layer, weights), inputs)
 
 
 def _weights_of(layer: Operation, weights: ConvWeights | None) -> Weights:

@@ -30,7 +30,7 @@ from znni.network.window import Window
 from znni.plans.primitive import on_device
 from znni.plans.rewrites.network_rules import as_given
 from znni.primitives.catalogue import catalogue
-from znni.primitives.reference import output_at_once
+from znni.primitives.tiled_reference import output_at_once
 
 PEER = "torch fp32 contiguous_format"
 

@@ -43,7 +43,8 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
-from znni.primitives.reference import activation, output_at_once
+from znni.primitives.reference import activation
+from znni.primitives.tiled_reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
 pytestmark = needs_emulation

@@ -26,7 +26,7 @@ from znni.plans.primitive import Catalogue, convolved, on_device
 from znni.plans.rewrites.network_rules import as_given
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.arranged.primitive import Arranged
-from znni.primitives.reference import output_at_once
+from znni.primitives.tiled_reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
 pytestmark = pytest.mark.gpu

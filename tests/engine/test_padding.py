@@ -11,7 +11,7 @@ import znni
 from znni.core.errors import InvalidInput
 from znni.network.network_file import load_network
 from znni.network.weights import Float32
-from znni.primitives.reference import output_at_once
+from znni.primitives.tiled_reference import output_at_once
 
 TEXT = """
 name: net

@@ -22,7 +22,8 @@ from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
 from znni.primitives.catalogue import catalogue
-from znni.primitives.reference import Float64, output_at_once
+from znni.primitives.reference import Float64
+from znni.primitives.tiled_reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
 ONE = Vec3(1, 1, 1)

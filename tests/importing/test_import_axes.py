@@ -13,7 +13,7 @@ from import_cases import numbers, read_back, relative, torch_or_skip
 import znni
 from znni.core.errors import InvalidInput
 from znni.importing.parity import Parity
-from znni.primitives.reference import output_at_once
+from znni.primitives.tiled_reference import output_at_once
 
 torch = torch_or_skip()
 nn = torch.nn

@@ -41,7 +41,7 @@ from znni.network.layers import (
 )
 from znni.network.node import INPUT, Node
 from znni.network.weights import ConvWeights, Weights
-from znni.primitives import reference
+from znni.primitives import reference, tiled_reference
 
 KINDS = [kind for kind in get_args(Activation) if kind != "prelu"]
 
@@ -66,7 +66,7 @@ def directly(graph: Graph, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def layer_alone(operation: Any, taken: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Compute a layer by the reference."""
     arrays = {operation.origin: ConvWeights(operation.weight, operation.bias)}
-    return reference._whole(operation.layer, Weights(arrays, "steps"), taken, "zeros")
+    return tiled_reference._whole(operation.layer, Weights(arrays, "steps"), taken, "zeros")
 
 
 def draw_step(

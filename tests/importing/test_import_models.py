@@ -16,7 +16,7 @@ from import_cases import numbers, pooled, read_back, refusal, relative, torch_or
 
 import znni
 from znni.importing.parity import Parity
-from znni.primitives.reference import output_at_once
+from znni.primitives.tiled_reference import output_at_once
 
 torch = torch_or_skip()
 nn = torch.nn

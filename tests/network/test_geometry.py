@@ -25,7 +25,7 @@ from znni.network.network_file import load_network
 from znni.network.node import INPUT
 from znni.network.resizing import Upsample
 from znni.network.weights import Weights, random_weights
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 from znni.primitives.reference import Float64
 
 ZERO = Vec3(0, 0, 0)
@@ -66,7 +66,7 @@ def computed_in_blocks(network: Network, weights: Weights, x: Float64, patch: Ve
             frame = geometry.frames[node.name]
             assert frame.computed.within(frame.stored)
             assert node.layer.local_size(size) == frame.computed.size
-            (result,) = reference.local(node.layer, weights, given, inside)
+            (result,) = tiled_reference.local(node.layer, weights, given, inside)
             at = start // network.strides[node.name]
             place = frame.computed.shifted(at)
             kept = Box(place.start.maximum(ZERO), place.stop.minimum(geometry.sizes[node.name]))
@@ -102,7 +102,7 @@ def test_blocks_of_any_size_give_the_whole_volume(
     patch = network.alignment * periods
     if flat:  # an axis that is not cut
         patch = patch._replace(y=max(patch.y, network.whole.y))
-    expected = reference.output_at_once(network, weights, x)
+    expected = tiled_reference.output_at_once(network, weights, x)
     found = computed_in_blocks(network, weights, x, patch)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 

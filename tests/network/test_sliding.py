@@ -18,7 +18,7 @@ from znni.network.network_file import load_network
 from znni.network.node import INPUT, Node
 from znni.network.sliding import slid
 from znni.network.weights import Float32, Weights
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 
 LAYERS = {
     "averages": [
@@ -92,7 +92,7 @@ def of_window(nodes: list[Node], weights: Weights, window: Float32) -> Float32:
                 each[:, :, *Box(start, start + made).slices]
                 for each, start in zip(taken, starts, strict=True)
             ]
-        values[node.name] = reference.local(node.layer, weights, taken)
+        values[node.name] = tiled_reference.local(node.layer, weights, taken)
     made = values[nodes[-1].name]
     assert made.shape[2:] == (1, 1, 1)
     return made[0, :, 0, 0, 0]

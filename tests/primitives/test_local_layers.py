@@ -14,7 +14,7 @@ from znni.machine.arena import output_into
 from znni.network.layers import Activation, Affine, Concat, Layer, Upsample
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.primitive import Primitive
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 from znni.primitives.catalogue import catalogue
 
 PRIMITIVES = catalogue(MACHINE, "cpu")
@@ -30,7 +30,7 @@ def primitives_of(layer: Layer, shape: Shape5) -> list[Primitive]:
 def expected(case: Case, inside: Box | None = None) -> Float32:
     """The float64 reference."""
     layers = {} if case.weights is None else {case.layer.name: case.weights}
-    return reference.local(case.layer, Weights(layers, "test"), case.inputs, inside)
+    return tiled_reference.local(case.layer, Weights(layers, "test"), case.inputs, inside)
 
 
 def check(case: Case, *inside: Box) -> None:

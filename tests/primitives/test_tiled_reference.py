@@ -12,7 +12,7 @@ from znni.core.shapes import Box, Vec3
 from znni.network.geometry import whole_input
 from znni.network.network import Network
 from znni.network.weights import random_weights
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 
 small = graphs(depth=2, most_maps=3, strides=(1, 2))
 sizes = st.builds(Vec3, *[st.integers(1, 14)] * 3)
@@ -27,7 +27,7 @@ def test_whole_volumes_equal_pytorch(network: Network, volume: Vec3, seed: int) 
     whole = whole_input(network, volume)
     x = np.random.default_rng(seed).standard_normal((network.in_features, *whole))
     weights = random_weights(network, seed)
-    found = reference.output_at_once(network, weights, x)
+    found = tiled_reference.output_at_once(network, weights, x)
     with torch.inference_mode():
         expected = TorchGraph(network, weights, torch.float64)(torch.from_numpy(x)[None])[0].numpy()
     assert found.shape == expected.shape
@@ -50,8 +50,8 @@ def test_wrapped_values_are_those_far_inside_a_periodic_volume(
     weights = random_weights(network, seed)
     counts = whole.ceil_div(period)
     repeated = np.tile(x, (1, *counts))[:, *Box(Vec3(0, 0, 0), whole).slices]
-    far = reference.output_at_once(network, weights, repeated)
-    found = reference.output_at_once(network, weights, x, "wrap")
+    far = tiled_reference.output_at_once(network, weights, repeated)
+    found = tiled_reference.output_at_once(network, weights, x, "wrap")
     assert Vec3(*found.shape[1:]) == period
     middle = Vec3(*far.shape[1:]) // 2 // period * period
     inside = far[:, *Box(middle, middle + period).slices]

@@ -1,4 +1,4 @@
-"""The layers that ARCHITECTURE.md draws are those that lint-imports holds the modules to."""
+"""Modules have the layers that ARCHITECTURE.md draws, and each of them is short."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def test_every_module_has_a_layer() -> None:
     found = {path.stem for path in (ROOT / "znni").iterdir() if path.suffix in ("", ".py")}
     modules = {name for name in found if not name.startswith("_")}
     assert modules == set.union(*held()) - {"planner"}
+
+
+def test_a_module_has_at_most_400_lines() -> None:
+    modules = [path for code in ("znni", "planner") for path in (ROOT / code).rglob("*.py")]
+    assert len(modules) > 300
+    lengths = {str(path): len(path.read_text().splitlines()) for path in modules}
+    assert not {path: length for path, length in lengths.items() if length > 400}

@@ -17,7 +17,7 @@ from layers import CONVOLUTION, EXAMPLES, MACHINE, Case, assert_accurate, random
 from znni.network.layers import ConvPair, Pool, PooledConv
 from znni.network.weights import Weights
 from znni.plans.primitive import Primitive
-from znni.primitives import reference
+from znni.primitives import reference, tiled_reference
 from znni.primitives.catalogue import catalogue
 
 
@@ -36,13 +36,13 @@ def check(primitive: Primitive, case: Case) -> None:
         after = case.weights.after
         assert after is not None
         weights = Weights({layer.conv.name: case.weights, layer.after.name: after}, "test")
-        between = reference.local(layer.conv, weights, [case.x])
-        right = reference.local(layer.after, weights, [between])
+        between = tiled_reference.local(layer.conv, weights, [case.x])
+        right = tiled_reference.local(layer.after, weights, [between])
     elif isinstance(layer, Pool) and primitive.out_shape(layer, case.shape).n > case.shape.n:
         right = reference.pooling_fragments(case.x, layer)
     else:
         layers = {} if case.weights is None else {layer.name: case.weights}
-        right = reference.local(layer, Weights(layers, "test"), case.inputs)
+        right = tiled_reference.local(layer, Weights(layers, "test"), case.inputs)
     scale = max(1.0, float(np.abs(right).max()))
     np.testing.assert_allclose(case.run(primitive), right, rtol=0, atol=1e-5 * scale)
 

@@ -15,7 +15,7 @@ from znni import import_network
 from znni.core.errors import InvalidInput
 from znni.importing.folding import Folded
 from znni.network.weights import Weights, load_weights
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 
 Array = NDArray[Any]
 
@@ -38,7 +38,7 @@ def numbers(*shape: int, seed: int = 0) -> Array:
 def pooled(folded: Folded | tuple[Any, Weights], x: Array) -> Array:
     """Return a network's output for input (f, z, y, x), in float64; pooling has strides."""
     network, weights = (folded.network, folded.weights) if isinstance(folded, Folded) else folded
-    return reference.output_at_once(network, weights, x)
+    return tiled_reference.output_at_once(network, weights, x)
 
 
 def read_back(path: Path) -> tuple[Any, Weights]:

@@ -16,7 +16,7 @@ from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
 from znni.network.weights import ConvWeights, Weights
 from znni.plans.primitive import Primitive
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 from znni.primitives.gpu.affine import primitive as affine
 from znni.primitives.gpu.arranged import primitive as arranged
 from znni.primitives.gpu.depthwise import primitive as depthwise
@@ -51,14 +51,14 @@ def check(case: Case, *inside: Box, device: Device, modules: tuple[Any, ...] = M
     numbers may be much smaller than each of them.
     """
     layer, layers = case.layer, {} if case.weights is None else {case.layer.name: case.weights}
-    right = reference.local(layer, Weights(layers, "test"), case.inputs, *inside)
+    right = tiled_reference.local(layer, Weights(layers, "test"), case.inputs, *inside)
     magnitudes = [np.abs(right).max(initial=1, where=np.isfinite(right))]
     if case.weights is not None:
         sums = replace(layer, activation="identity")
         positive = ConvWeights(np.abs(case.weights.weight), np.abs(case.weights.bias))
         given_weights = Weights({layer.name: positive}, "test")
         magnitudes.append(
-            reference.local(sums, given_weights, tuple(map(np.abs, case.inputs))).max()
+            tiled_reference.local(sums, given_weights, tuple(map(np.abs, case.inputs))).max()
         )
     for primitive in primitives(device, modules):
         out = primitive.out_shape(layer, case.shape)

@@ -10,7 +10,7 @@ from znni.core.shapes import Box, Shape5
 from znni.machine.machine import Device
 from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Weights
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR
 from znni.primitives.gpu.packed import primitive as packed_layers
 
@@ -26,4 +26,4 @@ def primitive_for(device: Device, layer: Operation, shape: Shape5, last: bool = 
 def expected(layer: Any, weights: ConvWeights | None, inputs: Any, *inside: Box) -> Any:
     """What a layer should give."""
     layers = {} if weights is None else {layer.name: weights}
-    return reference.local(layer, Weights(layers, "test"), inputs, *inside)
+    return tiled_reference.local(layer, Weights(layers, "test"), inputs, *inside)

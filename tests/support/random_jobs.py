@@ -42,7 +42,8 @@ from znni.network.geometry import context, whole_sizes
 from znni.network.layers import Conv, ConvTranspose
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
-from znni.primitives.reference import Float64, output_at_once
+from znni.primitives.reference import Float64
+from znni.primitives.tiled_reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
 LARGEST_ERROR = 1e-5  # relative to the output's largest value
@@ -296,7 +297,7 @@ def main() -> None:
         number += 1
         if given_.only is not None:
             break
-    oracle = "PyTorch, float64" if with_torch else "znni.primitives.reference.output_at_once"
+    oracle = "PyTorch, float64" if with_torch else "znni.primitives.tiled_reference.output_at_once"
     record = {
         **about,
         "oracle": oracle,

@@ -15,7 +15,8 @@ from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import Float32, random_weights
 from znni.network.window import Window
-from znni.primitives.reference import Float64, output_at_once
+from znni.primitives.reference import Float64
+from znni.primitives.tiled_reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
 NET = """\

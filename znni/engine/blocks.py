@@ -22,7 +22,8 @@ from znni.engine.tiles import ZERO, Allocate, Job, Tile, allocate_new
 from znni.network.geometry import input_box, planes_before, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
-from znni.primitives.reference import activation, output_at_once
+from znni.primitives.reference import activation
+from znni.primitives.tiled_reference import output_at_once
 
 # Outputs of constant input that are kept.
 MOST_CONSTANTS = 256

@@ -33,7 +33,7 @@ from znni.network.layers import Affine, Conv, ConvTranspose, Normalize
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.network.window import Window
-from znni.primitives.reference import output_at_once
+from znni.primitives.tiled_reference import output_at_once
 
 MOST_ERROR = 1e-4  # largest allowed difference, relative to the largest output
 SEED = 0

@@ -25,7 +25,8 @@ from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.network.weights import ConvWeights, Weights
 from znni.network.window import Window
-from znni.primitives.reference import activation, local, output_at_once
+from znni.primitives.reference import activation
+from znni.primitives.tiled_reference import local, output_at_once
 
 Float64: TypeAlias = NDArray[np.float64]
 

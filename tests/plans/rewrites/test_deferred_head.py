@@ -17,7 +17,7 @@ from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.rewrites.deferred_head import alike, original, with_deferred_head
-from znni.primitives.reference import local, output_at_once
+from znni.primitives.tiled_reference import local, output_at_once
 
 NET = """\
 name: classes

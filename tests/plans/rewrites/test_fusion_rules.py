@@ -18,7 +18,8 @@ from znni.network.node import INPUT, Node
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.rewrites.fusion import Fusion, takes_of
 from znni.plans.rewrites.fusion_rules import fusions
-from znni.primitives.reference import Float64, _cropped, _whole, output_at_once
+from znni.primitives.reference import Float64
+from znni.primitives.tiled_reference import _cropped, _whole, output_at_once
 
 
 def fused(network: Network, weights: Weights, x: Float32) -> Float64:

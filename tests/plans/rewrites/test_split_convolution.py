@@ -21,7 +21,7 @@ from znni.plans.rewrites.split_convolution import (
     split,
     splittable,
 )
-from znni.primitives.reference import output_at_once
+from znni.primitives.tiled_reference import output_at_once
 
 JOINED = """\
 name: joined

@@ -33,7 +33,7 @@ from znni.plans.rewrites.block_steps import BlockSteps
 from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment
 from znni.primitives.catalogue import catalogue
-from znni.primitives.reference import output_at_once
+from znni.primitives.tiled_reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
 SIZE = Vec3(14, 15, 17)

@@ -12,7 +12,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.network.layers import Activation, Conv, ConvPair
 from znni.network.weights import ConvWeights, Weights, random_layer_weights
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 from znni.primitives.cpu.pointwise_pair.primitive import PointwisePair, primitives
 
 ONE = Vec3(1, 1, 1)
@@ -43,7 +43,9 @@ def test_a_pair_is_the_reference(data: st.DataObject) -> None:
     )
     shape = Shape5.of(data.draw(st.integers(1, 2)), taken, data.draw(extents(1, 13)))
     x, weights = data.draw(inputs)(shape, data.draw(seeds)), weights_of(pair, data.draw(seeds))
-    right = reference.local(pair.after, weights, [reference.local(pair.conv, weights, [x])])
+    right = tiled_reference.local(
+        pair.after, weights, [tiled_reference.local(pair.conv, weights, [x])]
+    )
     run = PAIR.build(pair, shape, in_order(weights))
     n, f, z, y, width = right.shape
     whole = np.full((n, f + 2, z + 1, y + 2, width + 3), np.nan, np.float32)

@@ -17,7 +17,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.network.layers import Conv, ConvTranspose, PackedLayer
 from znni.network.weights import Weights
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
@@ -90,7 +90,7 @@ def test_convolutions_of_packed_values(numbers: TensorFormat, name: str) -> None
             run(packed(case.x, 4.0, numbers.parts, gaps=True))
         found = unpacked(y)
     given = {} if case.weights is None else {layer.name: case.weights}
-    right = reference.local(layer, Weights(given, "test"), case.inputs)
+    right = tiled_reference.local(layer, Weights(given, "test"), case.inputs)
     np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(right).max())
 
 

@@ -25,7 +25,7 @@ from znni.machine.io_threads import begin_task, io_threads
 from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
-from znni.primitives import reference
+from znni.primitives import reference, tiled_reference
 from znni.primitives.gpu.common.hardware import AMPERE, CHIPS, COMPILED, HOPPER, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
@@ -633,7 +633,7 @@ def test_an_output_may_have_more_places_than_32_bits_count(device: Device) -> No
     skip_if_too_new(device)
     layer, shape = layer_of((5, 3), Vec3(2, 2, 2), "identity"), Shape5(1, 5, 10, 11, 13)
     case = random_case(layer, shape)
-    right = reference.local(layer, Weights({layer.name: case.weights}, "test"), case.inputs)
+    right = tiled_reference.local(layer, Weights({layer.name: case.weights}, "test"), case.inputs)
     apart, (_, maps, planes, rows, columns) = 2**28, right.shape
     memory = cupy().cuda.MemoryPointer(allocate(4 * planes * apart), 0)
     steps = (4 * maps * rows * columns, 4 * rows * columns, 4 * apart, 4 * columns, 4)
@@ -664,7 +664,7 @@ def test_a_primitive_runs_at_several_steps_in_one_arena(
         weights = random_weights(layer)
         runs.append(primitive.build(layer, shape, weights))
         costs.append(primitive.cost(layer, shape))
-        right = reference.local(
+        right = tiled_reference.local(
             layer, Weights({layer.name: weights}, "test"), (x if right is None else right,)
         )
         shape = Shape5(*right.shape)

@@ -26,7 +26,7 @@ from znni.network.layers import (
     Upsample,
 )
 from znni.network.weights import Weights
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 from znni.primitives.gpu.arranged import primitive as arranged
 from znni.primitives.gpu.common import clearing, pointwise
 from znni.primitives.gpu.common.hardware import Chip
@@ -100,7 +100,7 @@ def test_large_maps_are_normalized_to_the_last_digits(groups: int, width: int) -
     # A mean far from zero costs digits of a sum of squares, and so does a first sample like this.
     case = case._replace(x=case.x + np.float32(50))
     case.x[:, :, 0, 0, 0] = 0
-    expected = reference.local(layer, Weights({"layer": case.weights}, "test"), case.inputs)
+    expected = tiled_reference.local(layer, Weights({"layer": case.weights}, "test"), case.inputs)
     (primitive,) = normalization.primitives(detect_machine().gpus[0])
     run = primitive.build(layer, shape, case.weights)
     found = [run(to_gpu(case.x)).get() for _ in range(2)]
@@ -146,7 +146,7 @@ def test_the_passes_around_a_dense_convolution_are_counted(case: Case) -> None:
             continue
         assert (
             out
-            == reference.local(
+            == tiled_reference.local(
                 case.layer, Weights({case.layer.name: case.weights}, "test"), case.inputs
             ).shape
         )

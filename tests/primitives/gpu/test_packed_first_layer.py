@@ -22,7 +22,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv, PackedLayer
 from znni.network.weights import Weights
 from znni.plans.nominal_time import nominal_time
-from znni.primitives import reference
+from znni.primitives import reference, tiled_reference
 from znni.primitives.gpu.common.banks import turns
 from znni.primitives.gpu.common.hardware import (
     AMPERE,
@@ -61,7 +61,7 @@ def packing(layer: Conv, parts: int = 1) -> PackedLayer:
 
 
 def expected(layer: Conv, case: Case) -> reference.Float64:
-    return reference.local(layer, Weights({layer.name: case.weights}, "test"), (case.x,))
+    return tiled_reference.local(layer, Weights({layer.name: case.weights}, "test"), (case.x,))
 
 
 def tile_of(

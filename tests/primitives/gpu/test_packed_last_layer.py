@@ -22,7 +22,7 @@ from znni.machine.packed_arrays import packed_array
 from znni.network.layers import Conv, Normalize, PackedLayer
 from znni.network.weights import Weights
 from znni.plans.nominal_time import nominal_time
-from znni.primitives import reference
+from znni.primitives import tiled_reference
 from znni.primitives.gpu.common.hardware import REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
@@ -55,7 +55,7 @@ def packing(layer: Conv, parts: int = 1) -> PackedLayer:
 def test_last_layers(device: Device, numbers: TensorFormat, name: str) -> None:
     layer, shape = CASES[name]
     case = random_case(layer, shape)
-    right = reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
+    right = tiled_reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
     run = GpuPackedLastLayer(device, numbers).build(
         packing(layer, numbers.parts), shape, case.weights
     )
@@ -67,7 +67,7 @@ def test_last_layers(device: Device, numbers: TensorFormat, name: str) -> None:
 def test_an_output_may_have_gaps(device: Device, numbers: TensorFormat) -> None:
     layer, shape = CASES["two chunks"]
     case = random_case(layer, shape)
-    right = reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
+    right = tiled_reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
     whole = cupy().full((1, 4, 4, 6, 80), 7, np.float32)
     run = GpuPackedLastLayer(device, numbers).build(
         packing(layer, numbers.parts), shape, case.weights
@@ -89,7 +89,7 @@ def test_chunks_have_scales_of_their_own(
     layer, shape = Conv("layer", 40, 2, ONE, "identity"), Shape5(1, 40, 2, 3, 12)
     case = random_case(layer, shape)
     case.x[:, 16:] *= np.float32(ratio)
-    right = reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
+    right = tiled_reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
     joined = packed_array(shape, numbers.parts)
     for first, count, scale in ((0, 16, 2.0**5), (16, 24, 2.0**5 / ratio)):
         part, made = (
@@ -110,7 +110,7 @@ def test_numbers_that_are_not_finite_stay_so(device: Device, numbers: TensorForm
     layer, shape = Conv("layer", 24, 3, ONE, "identity"), Shape5(1, 24, 2, 3, 20)
     case = random_case(layer, shape)
     case.x[0, 2, 1, 1, 4], case.x[0, 20, 0, 2, 3] = np.inf, np.nan
-    right = reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
+    right = tiled_reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
     run = GpuPackedLastLayer(device, numbers).build(
         packing(layer, numbers.parts), shape, case.weights
     )
