@@ -22,7 +22,7 @@ from znni.core.shapes import Vec3
 from znni.engine.backends.cuda.graphs import PLAIN_RUNS
 from znni.engine.block import Block, alone, one_stage
 from znni.engine.patch_runner import allocator_for
-from znni.engine.stage_chain import run_stages, through
+from znni.engine.stage_chain import passing_items, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate
 from znni.inference import build_runner, planning
@@ -197,7 +197,7 @@ class PatchesOnGpu:
         *first, last = self._runner.stages(Stopwatch())
         if self._plan.network.window:  # a run brings the maps to the host before the next block
             last = one_stage([last, lambda block: block.values.maps()])
-        stages = [lambda _: self._given, *map(through, (*first, last)), note]
+        stages = [lambda _: self._given, *map(passing_items, (*first, last)), note]
         run_stages(range(warming + repeats), stages, here=1)
         self.peak = self._free - free_gpu_bytes()
         return tuple(after - before for before, after in pairwise(done[warming - 1 :]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from znni.engine.blocks import Skipped
+from znni.engine.block_reader import Skipped
 from znni.inference.output_attributes import measured
 from znni.plans.job_seconds import JobSeconds
 

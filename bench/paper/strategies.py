@@ -26,7 +26,7 @@ from znni.core.processors import Processors
 from znni.core.shapes import Vec3
 from znni.engine.block import Block, alone
 from znni.engine.patch_runner import PatchRunner
-from znni.engine.stage_chain import run_stages, through
+from znni.engine.stage_chain import passing_items, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.planning import fastest, search
 from znni.machine.arrays import peak_memory
@@ -285,7 +285,7 @@ def _run(plan: Plan, enough: float) -> Row:
         building = perf_counter()
         runner = PatchRunner(plan, catalogue(plan.machine), random_weights(plan.network, 0))
         block, done = alone(patch_input(plan.network, plan.patch)), list[float]()
-        layers = map(through, runner.stages(Stopwatch()))
+        layers = map(passing_items, runner.stages(Stopwatch()))
         stages = [*layers, lambda _: done.append(perf_counter())]
         begun = perf_counter()
 

@@ -13,7 +13,7 @@ from worker_runners import NETWORK, Sums, SumsPlan, sums
 
 from znni.core.errors import OutOfDeviceMemory, Unreadable
 from znni.core.shapes import Box, Vec3
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.pipeline import ThisProcess, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
@@ -57,9 +57,9 @@ class Case:
 
     def run(self, processes: ThisProcess) -> Stopwatch:
         watch = Stopwatch()
-        blocks = Blocks(self.volume, self.job, NETWORK, random_weights(NETWORK, 0))
+        reader = BlockReader(self.volume, self.job, NETWORK, random_weights(NETWORK, 0))
         output = ArrayOutput(self.found, 2, self.job.output)
-        run_volume(RunState(blocks, output, "float32", self.remaining), processes, watch)
+        run_volume(RunState(reader, output, "float32", self.remaining), processes, watch)
         return watch
 
 

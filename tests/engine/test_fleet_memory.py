@@ -21,7 +21,7 @@ from znni.calibration.overhead_figures import run_overhead
 from znni.core.option_types import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.labels import Labels
 from znni.engine.pipeline import run_volume
 from znni.engine.run_state import RunState
@@ -102,8 +102,8 @@ def test_two_workers_take_what_is_declared(dtype: OutputType) -> None:
     job = make_job(NETWORK, Vec3(*x.shape), "valid", "reflect", None)
     plan: Any = SumsPlan(patch, NETWORK, patches=8, input_itemsize=1)
     workers = fleet_of(partial(Filling, plan, dtype), 2, plan, Stored(dtype))
-    blocks = Blocks(ArrayVolume(x), job, NETWORK, random_weights(NETWORK, 0))
-    taken = taken_by(workers, RunState(blocks, Writing(), dtype, Remaining(job)))
+    reader = BlockReader(ArrayVolume(x), job, NETWORK, random_weights(NETWORK, 0))
+    taken = taken_by(workers, RunState(reader, Writing(), dtype, Remaining(job)))
     declared = host_blocks(overhead(dtype, as_stored=True), NETWORK, patch, "gpu")
     assert declared / 1.25 - SLACK < taken <= declared + SLACK
 
@@ -130,8 +130,8 @@ def test_two_workers_take_no_more_than_declared_for_windows(
     plan: Any = LargeMeans(for_job(net, job))
     stored = Stored(dtype, label_maps=int(bool(labels)))
     workers = fleet_of(partial(LargeMeans, plan.network), 2, plan, stored)
-    blocks = Blocks(ArrayVolume(x), job, plan.network, random_weights(net, 0))
-    state = RunState(blocks, Writing(), dtype, Remaining(job), labels=labels)
+    reader = BlockReader(ArrayVolume(x), job, plan.network, random_weights(net, 0))
+    state = RunState(reader, Writing(), dtype, Remaining(job), labels=labels)
     taken = taken_by(workers, state)
     found = overhead(dtype, as_stored=False)
     found = replace(found, stored=replace(found.stored, label_maps=stored.label_maps))

@@ -19,7 +19,7 @@ from worker_runners import Sums, SumsPlan, TwoPlaces
 
 from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
-from znni.engine.blocks import Block, Blocks
+from znni.engine.block_reader import Block, BlockReader
 from znni.engine.pipeline import run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stages import share, stage_order
@@ -127,12 +127,12 @@ def copied_by_windows(count: int) -> Stopwatch:
     x = np.random.default_rng(0).random((1, 4, 4, 64), np.float32)
     job = make_job(net, Vec3(*x.shape[1:]), "valid", "reflect", None)
     runner = TwoPlaces(for_job(net, job))
-    blocks = Blocks(ArrayVolume(x), job, runner.network, random_weights(net, 0))
+    reader = BlockReader(ArrayVolume(x), job, runner.network, random_weights(net, 0))
     found = np.zeros_like(x)
     output = ArrayOutput(found, 1, job.output, "float32")
     prepare, stopwatch = partial(TwoPlaces, runner.network), Stopwatch()
     workers = Fleet(runner, [Member("worker", prepare, {}) for _ in range(count)])
-    run_volume(RunState(blocks, output, "float32", Remaining(job)), workers, stopwatch)
+    run_volume(RunState(reader, output, "float32", Remaining(job)), workers, stopwatch)
     np.testing.assert_array_equal(found, x)
     return stopwatch
 
@@ -153,8 +153,8 @@ def test_blocks_of_stored_values_come_through_slots_of_as_many_bytes(pad: str) -
         assert slot.block_bytes == -(-prod(slot.block) * itemsize // 64) * 64
         made = np.zeros((2, *job.output), np.float32)
         output = ArrayOutput(made, 2, job.output, "float32")
-        blocks = Blocks(ArrayVolume(x), job, net, random_weights(net, 0))
-        run_volume(RunState(blocks, output, "float32", Remaining(job)), workers, Stopwatch())
+        reader = BlockReader(ArrayVolume(x), job, net, random_weights(net, 0))
+        run_volume(RunState(reader, output, "float32", Remaining(job)), workers, Stopwatch())
         found.append(made)
     np.testing.assert_array_equal(found[1], found[0])
     assert found[0].any()

@@ -26,7 +26,7 @@ from znni.engine.backends.cuda.part_runner import DevicePartRunner
 from znni.engine.backends.host.part_runner import HostPartRunner
 from znni.engine.backends.host.recombine import recombine
 from znni.engine.block import alone
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.patch_runner import PatchRunner
 from znni.engine.pipeline import ThisProcess, run_volume
 from znni.engine.run_state import RunState
@@ -207,7 +207,7 @@ def test_what_fails_in_a_stage_ends_all_and_what_was_past_it_is_written(
     with pytest.raises(type(error)) as raised:
         run_volume(
             RunState(
-                Blocks(ArrayVolume(volume), job, NETWORK, weights),
+                BlockReader(ArrayVolume(volume), job, NETWORK, weights),
                 ArrayOutput(values, NETWORK.out_features, output),
                 "float32",
                 remaining,

@@ -18,7 +18,7 @@ from window_networks import network as windowed
 from znni.core.option_types import Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.backends.cuda.scaling import DeviceScaling, numbers_of
-from znni.engine.blocks import constant_input, is_constant
+from znni.engine.block_reader import constant_input, is_constant
 from znni.engine.reading import read_input, read_stored
 from znni.engine.scaling import fixed_of_maps, scaled_on_gpu
 from znni.engine.tiles import Job

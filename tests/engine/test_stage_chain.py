@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from znni.engine.stage_chain import StageChain, StageChains, in_turn, run_stages
+from znni.engine.stage_chain import ChainThreads, StageChain, in_turn, run_stages
 
 
 class Item:
@@ -102,16 +102,19 @@ def test_a_signal_ends_threads_that_have_started_before_all_have(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt), StageChains(range(9), [StageChain([abs, abs])]) as lines:
-        lines.finish()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ChainThreads(range(9), [StageChain([abs, abs])]) as threads,
+    ):
+        threads.finish()
     assert threading.active_count() == before
 
 
-def test_lines_share_items_and_each_takes_one_when_it_is_free() -> None:
+def test_chains_share_items_and_each_takes_one_when_it_is_free() -> None:
     together = threading.Barrier(3, timeout=60)
     done: list[tuple[int, int]] = []
 
-    def line(index: int) -> StageChain:
+    def chain(index: int) -> StageChain:
         def first(number: int) -> int:
             if number < 3:
                 together.wait()
@@ -119,8 +122,8 @@ def test_lines_share_items_and_each_takes_one_when_it_is_free() -> None:
 
         return StageChain([in_turn([first, lambda number: done.append((index, number))])])
 
-    with StageChains(range(30), map(line, range(3))) as lines:
-        lines.finish()
+    with ChainThreads(range(30), map(chain, range(3))) as threads:
+        threads.finish()
     assert sorted(number for _, number in done) == list(range(30))
     assert {index for index, _ in done} == {0, 1, 2}
     for index in range(3):
@@ -128,7 +131,7 @@ def test_lines_share_items_and_each_takes_one_when_it_is_free() -> None:
         assert taken == sorted(taken)
 
 
-def test_an_error_in_one_line_ends_all_after_the_items_that_they_are_at() -> None:
+def test_an_error_in_one_chain_ends_all_after_the_items_that_they_are_at() -> None:
     both = threading.Barrier(2, timeout=60)
     ended: list[int] = []
 
@@ -141,18 +144,18 @@ def test_an_error_in_one_line_ends_all_after_the_items_that_they_are_at() -> Non
 
     with (
         pytest.raises(ValueError, match="the first"),
-        StageChains(range(9), [StageChain([work])] * 2) as lines,
+        ChainThreads(range(9), [StageChain([work])] * 2) as threads,
     ):
-        lines.finish()
+        threads.finish()
     assert ended == [1]
 
 
-def test_what_this_thread_raises_meanwhile_comes_after_an_earlier_error_of_a_line() -> None:
+def test_what_this_thread_raises_meanwhile_comes_after_an_earlier_error_of_a_chain() -> None:
     failed = threading.Event()
 
     def work(_number: int) -> None:
         try:
-            raise ValueError("of the line")
+            raise ValueError("of the chain")
         finally:
             failed.set()
 
@@ -163,12 +166,12 @@ def test_what_this_thread_raises_meanwhile_comes_after_an_earlier_error_of_a_lin
 
     threads = threading.active_count()
     with (
-        pytest.raises(ValueError, match="of the line"),
-        StageChains(range(9), [StageChain([work])]) as lines,
+        pytest.raises(ValueError, match="of the chain"),
+        ChainThreads(range(9), [StageChain([work])]) as working,
     ):
-        lines.meanwhile(wait_and_fail)
-    with pytest.raises(RuntimeError, match="of this thread"), StageChains([], []) as lines:
-        lines.meanwhile(wait_and_fail)
+        working.meanwhile(wait_and_fail)
+    with pytest.raises(RuntimeError, match="of this thread"), ChainThreads([], []) as working:
+        working.meanwhile(wait_and_fail)
     assert threading.active_count() == threads
 
 
@@ -189,17 +192,19 @@ def test_stages_are_let_go_of_without_the_garbage_collector(here: int) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("lines", [1, 4])
-def test_what_stops_the_source_is_called_once(lines: int) -> None:
+@pytest.mark.parametrize("chains", [1, 4])
+def test_what_stops_the_source_is_called_once(chains: int) -> None:
     """Closing a file descriptor twice could close that of another file."""
     called: list[int] = []
-    met = threading.Barrier(lines)
+    met = threading.Barrier(chains)
 
     def fails(_item: int) -> None:
         met.wait()
-        raise ValueError("all lines at the same time")
+        raise ValueError("all chains at the same time")
 
-    work = StageChains(range(lines), [StageChain([fails], None)] * lines, lambda: called.append(1))
+    work = ChainThreads(
+        range(chains), [StageChain([fails], None)] * chains, lambda: called.append(1)
+    )
     with pytest.raises(ValueError, match="same time"), work:
         work.finish()
     assert called == [1]
@@ -222,24 +227,24 @@ def test_later_stages_are_asked_for_while_the_first_ones_work() -> None:
 
         return [here, done.append]
 
-    with StageChains(range(5), [StageChain([first], here=1, later=later)]) as lines:
+    with ChainThreads(range(5), [StageChain([first], here=1, later=later)]) as threads:
         assert taken.wait(60)
-        lines.meanwhile(handed.set)
-        lines.finish()
+        threads.meanwhile(handed.set)
+        threads.finish()
     assert done == [1, 2, 3, 4, 5]
 
 
-def test_a_line_is_over_once_after_its_last_item() -> None:
+def test_a_chain_is_over_once_after_its_last_item() -> None:
     done: list[Any] = []
-    lines = [
+    chains = [
         StageChain([abs, done.append], over=partial(done.append, "one stage after the other")),
         StageChain([abs], later=lambda: [done.append], over=partial(done.append, "later stages")),
     ]
-    for line in lines:
+    for chain in chains:
         done.clear()
-        with StageChains(range(9), [line]) as work:
+        with ChainThreads(range(9), [chain]) as work:
             work.finish()
-        assert done == [*range(9), line.over.args[0]]  # type: ignore[attr-defined]
+        assert done == [*range(9), chain.over.args[0]]  # type: ignore[attr-defined]
 
 
 def test_an_error_before_later_stages_begin_is_raised_as_itself() -> None:
@@ -249,6 +254,6 @@ def test_an_error_before_later_stages_begin_is_raised_as_itself() -> None:
     made = StageChain([abs], later=lambda: [abs])
     with (
         pytest.raises(MemoryError, match="no room for the stages"),
-        StageChains(range(5), [made, StageChain([abs], later=not_made)]) as lines,
+        ChainThreads(range(5), [made, StageChain([abs], later=not_made)]) as threads,
     ):
-        lines.finish()
+        threads.finish()

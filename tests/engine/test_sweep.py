@@ -25,7 +25,7 @@ from planner.search import GAIN_OF_SWEEPS, Search
 from planner.segmentations import segmentations
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.checks import check_runnable
 from znni.engine.patch_runner import PatchRunner
 from znni.engine.pipeline import ThisProcess, run_volume
@@ -113,7 +113,7 @@ class Counting:
         remaining = Remaining(self.job, [(box, True) for box in finished], swept=True)
         output = StoppingOutput(self.values, blocks)
         masked = None if mask is None else ArrayVolume(mask[None])
-        found = Blocks(self.volume, self.job, self.network, self.weights, masked)
+        found = BlockReader(self.volume, self.job, self.network, self.weights, masked)
         state = RunState(found, output, "float32", remaining)
         try:
             run_volume(state, ThisProcess(self.plan, lambda: runner), Stopwatch())

@@ -13,7 +13,7 @@ from worker_runners import NETWORK, Sums, SumsPlan, sums
 
 from znni.core.option_types import OutputType
 from znni.core.shapes import Vec3
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.executor import not_measured
 from znni.engine.pipeline import run_volume
 from znni.engine.run_state import RunState
@@ -82,7 +82,7 @@ class Case:
         features, dtype = len(self.found), self.found.dtype
         weights = random_weights(NETWORK, 0)
         state = RunState(
-            Blocks(self.volume, self.job, NETWORK, weights, self.mask),
+            BlockReader(self.volume, self.job, NETWORK, weights, self.mask),
             output or ArrayOutput(self.found, features, self.job.output, dtype),
             dtype.name,  # type: ignore[arg-type]
             self.remaining,

@@ -18,7 +18,7 @@ from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.processors import DeviceChoice, DeviceKind
 from znni.core.shapes import Box, Vec3
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.patch_runner import PatchRunner
 from znni.engine.pipeline import PatchStages, ThisProcess, run_volume
 from znni.engine.run_state import RunState
@@ -122,8 +122,8 @@ def run(runner: PatchStages, weights: Weights, volume: Float32, **job_options: A
 
     output = Once(result, network.out_features, job.output)
     remaining = Remaining(job)
-    blocks = Blocks(ArrayVolume(volume), job, network, weights)
-    state = RunState(blocks, output, "float32", remaining)
+    reader = BlockReader(ArrayVolume(volume), job, network, weights)
+    state = RunState(reader, output, "float32", remaining)
     run_volume(state, ThisProcess(runner.plan, lambda: runner), Stopwatch())
     assert remaining.voxels == 0
     assert (written == 1).all(), "every output voxel is written exactly once"

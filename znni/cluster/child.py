@@ -48,7 +48,7 @@ from znni.core.plan_options import Choices
 from znni.core.processors import HOST
 from znni.core.shapes import Box, Vec3
 from znni.core.version import __version__
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.pipeline import Processes, run_volume
 from znni.engine.recheck import allowed_difference, state_of_block
 from znni.engine.run_state import RunState
@@ -230,10 +230,10 @@ class Child:
             chosen = found_for(plan.patch, asked)
         else:
             chosen = given_or_found(plan, asked)
-        blocks = Blocks(asked.volume, asked.job, asked.network, self._weights, asked.mask)
+        reader = BlockReader(asked.volume, asked.job, asked.network, self._weights, asked.mask)
         self._output = writer_at(str(asked.request.out)).blocks(self._wanted, self._note)
         self._state = RunState(
-            blocks, self._output, asked.stored.dtype, self._handed, labels=asked.labels
+            reader, self._output, asked.stored.dtype, self._handed, labels=asked.labels
         )
         self._processes = prepare(chosen, self._weights, stored=asked.stored)
         self._processes.wait_until_ready()
@@ -255,7 +255,7 @@ class Child:
 
     def _measured(self) -> dict[str, Any]:
         peak = high_water_mark() + self._processes.workers_memory
-        spent, skipped = self._stopwatch.seconds, self._state.blocks.skipped
+        spent, skipped = self._stopwatch.seconds, self._state.reader.skipped
         run = as_run([self._processes.plan], spent, peak, skipped, device_peak())
         return {name: value for name, value in run.items() if name != "plan"}
 

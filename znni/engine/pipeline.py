@@ -16,12 +16,12 @@ from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import (
+    ChainThreads,
     StageChain,
-    StageChains,
     Work,
     in_turn,
     nothing_to_do,
-    through,
+    passing_items,
 )
 from znni.engine.stages.stage_order import works
 from znni.engine.stopwatch import SharedStopwatch, Stopwatch
@@ -53,10 +53,10 @@ class PatchStages(Protocol):
 
 
 class BlockSlot(NamedTuple):
-    """The path of one block after another, from reading to writing.
+    """A place for blocks, one after another: where each is read to, and what computes it.
 
     Attributes:
-        stages: returns what computes a block, once the process is ready.
+        stages: returns the stages that compute a block, once the process is ready.
         allocate: gives the array that a block is read into.
         one_at_a_time: whether the slot takes the next block when one is written. Else its stages
             work at the same time, each on a block of its own.
@@ -193,8 +193,8 @@ def run_volume(
 ) -> None:
     """Compute what is left of a job block by block, and write each output voxel once.
 
-    One block is read at a time for each process. One block is written at a time. All reads share
-    threads, so a second counts once if any block is read in it. A block whose output is known
+    One block is read at a time for each process. One block is written at a time. Reads share
+    threads. So time in which several blocks are read counts once. A block whose output is known
     passes by the stages that compute. One slot writes its blocks in order; several slots write
     them in any order. If there is one block, and nothing to wait for, this thread does all of it.
 
@@ -212,12 +212,13 @@ def run_volume(
     """
     plan, writing, clocks = processes.plan, Lock(), list[Stopwatch]()
     reads, timeline = SharedStopwatch(), Timeline()
+    # ``work`` of the modules in ``stages/``, for each thread: ``blend.work``, then ``write.work``.
     after_layers = works(state, plan.network, "computing")
-    store = in_turn(_timed(stopwatch, "writing", works(state, plan.network, "writing")))
+    to_output = in_turn(_timed(stopwatch, "writing", works(state, plan.network, "writing")))
 
     def write(block: Block) -> None:
         with writing:
-            store(block)
+            to_output(block)
             state.report_written(block.tile)
 
     def chain(process: int, slot: BlockSlot, reading: Lock) -> StageChain:
@@ -227,7 +228,7 @@ def run_volume(
         def read(tile: Tile) -> Block:
             last_blocks.begun(process)
             with reading, reads.running(), span("reading"):
-                block = state.blocks.read(
+                block = state.reader.read(
                     tile, plan.network, slot.allocate, as_stored=plan.takes_stored
                 )
             timeline.note(f"process {process + 1} has its first block")
@@ -239,7 +240,8 @@ def run_volume(
             return block
 
         def after_reading() -> list[Work]:
-            *before, final = map(through, slot.stages())
+            # In this process: ``stages`` of ``PatchRunner``. For workers: ``Fleet`` has one stage.
+            *before, final = map(passing_items, slot.stages())
             further = _timed(clock, "host_layers", after_layers)
             return [*before, in_turn([final, *further, noted]), write]
 
@@ -250,7 +252,7 @@ def run_volume(
             )
         if processes.ready_here and processes.plan.patches == 1:  # no work for further threads
             return StageChain([in_turn([read, *after_reading()])], here=0)
-        # 1: the layers, the first of ``later``.
+        # Stage 0 reads. Stage 1, the first of ``after_reading``, computes in this thread.
         return StageChain([read], here=1, later=after_reading)
 
     per_process = [(slots, Lock()) for slots in processes.block_slots(stopwatch, state.labels)]
@@ -268,13 +270,16 @@ def run_volume(
     to_do = state.remaining.tiles(plan.patch, swept=plan.is_swept)
     tiles = last_blocks.handed_out(to_do)
     try:
-        with StageChains(tiles, chains, state.remaining.stop) as work, processes.in_use(stopwatch):
+        with (
+            ChainThreads(tiles, chains, state.remaining.stop) as threads,
+            processes.in_use(stopwatch),
+        ):
             with stopwatch.during("building"):
-                work.meanwhile(processes.wait_until_ready)
+                threads.meanwhile(processes.wait_until_ready)
             timeline.note(CAN_COMPUTE)
             last_blocks.all_started()
             with stopwatch.during("running"):
-                work.finish()
+                threads.finish()
             timeline.note("all blocks are written")
         memory = processes.plan.memory
         note_warm(memory.total - memory.process)

@@ -159,9 +159,9 @@ def _read(
 
     def fill(pieces: list[Box]) -> None:
         for piece in pieces:
-            values = read(piece)
-            warn_of_large_integers(volume, values)
-            filling.take(piece, values)
+            stored = read(piece)
+            warn_of_large_integers(volume, stored)
+            filling.take(piece, stored)
 
     joined = _joined(piece_extents, real_voxels.size, together)
     pieces = list(real_voxels.cut(joined))

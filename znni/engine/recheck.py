@@ -113,7 +113,7 @@ def recheck(
         InvalidInput: the block comes out differently, by more than rounding.
     """
     finished = reversed(_finished(output.begun.history))
-    block = next((block for block in finished if not state.blocks.is_outside(block)), None)
+    block = next((block for block in finished if not state.reader.is_outside(block)), None)
     if block is None:
         return JobSeconds()
     again, check = state_of_block(block, state, output, job)
@@ -150,7 +150,7 @@ def state_of_block(
     check = Comparison(output, ROUNDING[state.dtype][1], state.labels is not None)
     return replace(
         state,
-        blocks=state.blocks.unmasked(),
+        reader=state.reader.unmasked(),
         output=check,
         remaining=only,
         progress=no_progress,

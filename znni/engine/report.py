@@ -9,7 +9,7 @@ from typing import Any
 
 from znni.core import html
 from znni.core.text import aligned, counted, duration, in_units
-from znni.engine.blocks import Skipped
+from znni.engine.block_reader import Skipped
 from znni.plans.band import MEASURED_HERE, Band
 from znni.plans.job_seconds import JobSeconds, in_words
 from znni.plans.plan import Plan

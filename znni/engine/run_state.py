@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from znni.core.option_types import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Sink
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.labels import Labels
 from znni.engine.tiles import Tile
 
@@ -51,7 +51,7 @@ class RunState:
     """The rest of a job, from its input to its output.
 
     Attributes:
-        blocks: the input.
+        reader: reads the blocks of the input.
         output: takes the results.
         dtype: the type of the values, before they become labels.
         remaining: the output not written yet, or what of it is handed to this process.
@@ -59,7 +59,7 @@ class RunState:
         labels: how values become labels; None: they are stored as they are.
     """
 
-    blocks: Blocks
+    reader: BlockReader
     output: Sink
     dtype: OutputType
     remaining: ToDo

@@ -1,9 +1,9 @@
 """Stages that work at the same time, each on an item that the stage before has handed on.
 
-A line is a sequence of stages. Several lines may share one source of items: each item goes through
-the line that is free first.
+A chain is a sequence of stages. Several chains may share one source of items: each item goes
+through the chain that is free first.
 
-No item waits between two stages: a stage keeps an item until the next stage is free. So a line
+No item waits between two stages: a stage keeps an item until the next stage is free. So a chain
 holds at most as many items as it has stages. The output of a stage exists at most twice: the next
 stage still reads one while the stage makes another. With several GPUs, blocks also lie in slots:
 ``SLOTS`` in ``workers/processes.py`` says how many each GPU has.
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Self, TypeAlias
 Work: TypeAlias = Callable[[Any], Any]
 
 
-def through(stage: Work) -> Work:
-    """Return the stage for items that have a method ``through``, which decides what is done."""
+def passing_items(stage: Work) -> Work:
+    """Return a stage that calls ``item.through(stage)``, which decides what is done."""
     return lambda item: item.through(stage)
 
 
@@ -50,8 +50,8 @@ class StageChain(NamedTuple):
 
     Attributes:
         stages: what each does with an item.
-        here: the number, from 0 and among all, of the stage that works in the thread that waits
-            for the line; None for no stage. The others have threads of their own.
+        here: which stage runs in the thread that calls ``finish``; 0 is the first. None: no stage.
+            The others have threads of their own.
         later: returns the stages after these. It is called when their first item is waited for, so
             that the stages before work while these are made.
         over: called by the thread of the last stage once no further item comes to it.
@@ -110,7 +110,7 @@ class Handover:
 
 
 class _Source(Handover):
-    """Gives items to the first stages of all lines."""
+    """Gives items to the first stages of all chains."""
 
     def __init__(self, items: Iterable[Any], stop: Callable[[], None]) -> None:
         super().__init__()
@@ -141,16 +141,16 @@ class _End(Handover):
         pass
 
 
-class StageChains:
-    """Threads that take items through lines of stages, within a ``with`` block.
+class ChainThreads:
+    """Threads that take items through chains of stages, within a ``with`` block.
 
-    An error in a stage ends the work. No line takes another item. In the same line, the stages
+    An error in a stage ends the work. No chain takes another item. In the same chain, the stages
     before it stop after the item that they are at, and the stages after it finish their items. The
-    other lines finish their items, too.
+    other chains finish their items, too.
 
     Args:
         items: what the first stages take.
-        lines: what is done with each item.
+        chains: what is done with each item.
         stop: called once, from any thread, when no more items are taken. If the items come from
             elsewhere, it must end the wait for the next one.
     """
@@ -158,7 +158,7 @@ class StageChains:
     def __init__(
         self,
         items: Iterable[Any],
-        lines: Iterable[StageChain],
+        chains: Iterable[StageChain],
         stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source = _Source(items, stop)
@@ -169,11 +169,11 @@ class StageChains:
         # and the memory of their arenas, until the garbage collector runs.
         self._here: list[tuple[Work, Handover, Handover, Callable[[], None]]] = []
         self._later: list[tuple[Handover, StageChain]] = []
-        for line in lines:
-            after = _End() if line.later is no_more else Handover()
+        for chain in chains:
+            after = _End() if chain.later is no_more else Handover()
             self._handovers.append(after)
-            self._add(line, 0, line.stages, source, after)
-            self._later.append((after, line))
+            self._add(chain, 0, chain.stages, source, after)
+            self._later.append((after, chain))
 
     def __enter__(self) -> Self:
         try:
@@ -186,20 +186,20 @@ class StageChains:
 
     def _add(
         self,
-        line: StageChain,
+        chain: StageChain,
         first: int,
         stages: Sequence[Work],
         before: Handover,
         after: Handover,
     ) -> None:
-        """Add stages of a line, whose numbers begin with ``first``."""
+        """Add stages of a chain, whose numbers begin with ``first``."""
         between = [before, *(Handover() for _ in stages[1:]), after]
         self._handovers += between[1:-1]
         for number, stage in enumerate(stages):
             final = isinstance(between[number + 1], _End)
-            over = line.over if final else nothing_to_do
+            over = chain.over if final else nothing_to_do
             work = stage, between[number], between[number + 1], over
-            if first + number == line.here:
+            if first + number == chain.here:
                 self._here.append(work)
             else:
                 self._threads.append(Thread(target=self._run, args=work))
@@ -225,9 +225,9 @@ class StageChains:
             BaseException: the first that was raised in a stage.
         """
         begun = len(self._threads)
-        for before, line in self._later:
-            if later := line.later():
-                self._add(line, len(line.stages), later, before, _End())
+        for before, chain in self._later:
+            if later := chain.later():
+                self._add(chain, len(chain.stages), later, before, _End())
         for thread in self._threads[begun:]:
             thread.start()
         for work in self._here:
@@ -269,13 +269,13 @@ def run_stages(
         items: what the first stage takes.
         stages: what each does with an item.
         here: the stage that works in this thread; the others have threads of their own.
-        stop: as for ``StageChains``.
+        stop: as for ``ChainThreads``.
 
     Raises:
-        BaseException: the first that was raised in a stage; ``StageChains`` says what it ends.
+        BaseException: the first that was raised in a stage; ``ChainThreads`` says what it ends.
     """
-    with StageChains(items, [StageChain(stages, here)], stop) as lines:
-        lines.finish()
+    with ChainThreads(items, [StageChain(stages, here)], stop) as threads:
+        threads.finish()
 
 
 def _wait_for(threads: Iterable[Thread]) -> None:

@@ -15,7 +15,7 @@ from znni.core.array_like import ArrayLike
 from znni.core.option_types import Border, Pad, check_names
 from znni.core.plan_options import Choices, PlanOptions, check_keywords
 from znni.core.volume import Volume
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.checks import check_features
 from znni.engine.run_state import RunState
 from znni.engine.statistics import normalized
@@ -132,8 +132,8 @@ class Inferer:
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
 
-        blocks = Blocks(volume, job, required.network, self.weights)
-        state = RunState(blocks, output, "float32", Remaining(job))
+        reader = BlockReader(volume, job, required.network, self.weights)
+        state = RunState(reader, output, "float32", Remaining(job))
         runner.run(state, lambda failed, short: self._kept.smaller(failed, short, required))
         return dense
 

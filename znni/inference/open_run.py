@@ -15,7 +15,7 @@ from pathlib import Path
 from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceKind
 from znni.core.volume import Action, NewOutput, Output
-from znni.engine.blocks import Blocks
+from znni.engine.block_reader import BlockReader
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
 from znni.engine.run_state import Progress, RunState, no_progress
@@ -115,7 +115,7 @@ class OpenRun:
             stopwatch.add("planning", -measuring)
             with stopwatch.during("opening"):
                 agreed = self._asked
-                self._blocks = Blocks(agreed.volume, job, agreed.network, weights, agreed.mask)
+                self._reader = BlockReader(agreed.volume, job, agreed.network, weights, agreed.mask)
                 self._expected = session.expected(self.plan)
                 self._attributes = provenance(self.plan, weights, agreed, self._expected)
                 self._attributes |= grid_attributes(wanted.grid)
@@ -130,13 +130,13 @@ class OpenRun:
     ) -> Callable[[], Report]:
         """Compute all blocks, and return a function that completes the output, as ``compute``."""
         session, stopwatch, output, plan = self._session, self._stopwatch, self._output, self.plan
-        asked, blocks, remaining = self._asked, self._blocks, self._remaining
+        asked, reader, remaining = self._asked, self._reader, self._remaining
         last_steps = list[tuple[Action, Action]]()
         with self._abandoning(), session.processes.running() as let_next, ExitStack() as ending:
             left = remaining.voxels
             begun(self._expected, remaining.total - left, remaining.total)
             state = RunState(
-                blocks, output, asked.stored.dtype, remaining, self._progress, asked.labels
+                reader, output, asked.stored.dtype, remaining, self._progress, asked.labels
             )
             smaller = partial(_smaller, session, output, asked)
             runner = session.runner(plan, self._weights, session.times, asked.stored)
@@ -153,7 +153,7 @@ class OpenRun:
             gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
             taken = runner.workers_memory + max(*marks, high_water_mark())
             measured = as_run(
-                runner.plans, spent + stopwatch.seconds, taken, blocks.skipped, gpu_peak,
+                runner.plans, spent + stopwatch.seconds, taken, reader.skipped, gpu_peak,
                 self._earlier, output.begun.plan,
             )  # fmt: skip
             with stopwatch.during("finishing"):
@@ -162,7 +162,7 @@ class OpenRun:
             note = accuracy_note(runner.plans[-1], asked.choices.accuracy)
             report = Report(
                 self._expected, tuple(runner.plans[1:]), left, spent, taken,
-                self._attributes | measured, note, remaining.total - left, blocks.skipped, gpu_peak,
+                self._attributes | measured, note, remaining.total - left, reader.skipped, gpu_peak,
                 compiled_seconds() - compiled_before, why_no_blocks(asked, plan),
             )  # fmt: skip
             waits = [(session.begin_to_wait(wait), name) for wait, name in last_steps]

@@ -7,7 +7,7 @@ from typing import Any
 
 from znni.core.option_types import ACCURACIES
 from znni.core.version import __version__
-from znni.engine.blocks import Skipped
+from znni.engine.block_reader import Skipped
 from znni.inference.planning import accuracy_of
 from znni.inference.provenance import origin_attributes
 from znni.inference.request import OpenRequest

@@ -47,6 +47,7 @@ class PartialOutput(ABC):
     # Errors that say that the output cannot be written. File systems and libraries raise all kinds.
     _write_errors: type[Exception] = Exception
     _inside = ""  # path of the blocks within the unfinished output
+    # A format sets both, when it opens the output that it has made.
     _chunks: Sink  # stores blocks
     _array: Any  # reads them again
 

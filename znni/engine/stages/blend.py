@@ -33,7 +33,7 @@ def work(state: RunState, network: Network) -> Work | None:
     The conversion needs little memory. It frees the sums of windows before the next block.
     """
 
-    def store(block: Block) -> Block:
+    def as_stored(block: Block) -> Block:
         if block.form != "in_progress":
             return block
         blended: BlendedBlock = block.values
@@ -44,7 +44,7 @@ def work(state: RunState, network: Network) -> Work | None:
         clear_unwanted(made, blended.wanted)
         return block._replace(values=made, form="stored")
 
-    return store if network.window else None
+    return as_stored if network.window else None
 
 
 @dataclass(frozen=True)

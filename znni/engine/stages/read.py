@@ -1,7 +1,7 @@
 """Reading: a block of the input is fetched, decoded, scaled and padded.
 
-``engine/blocks.py`` does it; here is only its model. Some threads wait for the storage while others
-convert. So reading takes as long as the slower of both.
+``engine/reading.py`` does it, called by ``engine/block_reader.py``; here is only its model. Some
+threads wait for the storage while others convert. So reading takes as long as the slower of both.
 """
 
 from __future__ import annotations

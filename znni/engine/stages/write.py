@@ -1,8 +1,8 @@
-"""Writing: the wanted part of a block is converted or labelled, compressed, and stored.
+"""Writing: the wanted part of a block is converted or labelled, and given to the output.
 
-The output (``volumes/``) adds a checksum. A file takes one write at a time, and the threads that
-write wait for each other. A pass over the whole output at the end is not of this stage: see
-``last_pass_seconds`` in ``calibration/overhead_figures.py``.
+The output (``volumes/``) compresses it and adds a checksum. A file takes one write at a time, and
+the threads that write wait for each other. A pass over the whole output at the end is not of this
+stage: see ``last_pass_seconds`` in ``calibration/overhead_figures.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from znni.core.option_types import Compression
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.engine.block import Block
-from znni.engine.blocks import repeated
+from znni.engine.block_reader import repeated
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import Work
 from znni.engine.stages.convert import CONVERTED_TRAFFIC, convert
@@ -52,7 +52,7 @@ def work(state: RunState, _network: Network) -> Work:
 
     def zeros(size: Vec3) -> NDArray[Any]:
         """Return zeros as they are stored, which take no memory."""
-        labels, maps = state.labels, state.blocks.maps
+        labels, maps = state.labels, state.reader.maps
         dtype = labels.dtype if labels else state.dtype
         return np.broadcast_to(
             np.zeros(1, dtype), (labels.features(maps) if labels else maps, *size)

@@ -19,7 +19,7 @@ from znni.engine.after_blending import BlendedBlock
 from znni.engine.block import Block, ComputeStage, one_stage
 from znni.engine.labels import Labels
 from znni.engine.pipeline import PatchStages
-from znni.engine.stage_chain import Work, run_stages, through
+from znni.engine.stage_chain import Work, passing_items, run_stages
 from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.slots import Slot, SlotShape, SlotType
@@ -210,7 +210,7 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
         stages = list(runner.stages(stopwatch, labels))
         if runner.plan.network.window:  # in one stage: the means lie where those of later blocks do
             stages[-1] = one_stage([stages[-1], partial(stored, labels=labels)])
-        works: list[Work] = [*map(through, stages), partial(answer, labels=labels)]
+        works: list[Work] = [*map(passing_items, stages), partial(answer, labels=labels)]
         run_stages(asked(failed), works, here=0, stop=failing.close)
         stages.clear()  # their memory is free before the next run's stages take theirs
         works.clear()

@@ -29,9 +29,8 @@ from znni.plans.program import program_of
 class HostPartRunner:
     """Runs a part of a plan on the host, with everything prepared that can be prepared once.
 
-    The arena holds the arrays of a patch, except two. Its input belongs to the caller. The tensor
-    for the GPU is allocated separately. There are two such tensors: one is filled while the GPU
-    reads the other.
+    The arena holds the arrays of a patch, except three. The input belongs to the caller. Two
+    tensors for the GPU are allocated separately: one is filled while the GPU reads the other.
 
     If steps compute on a GPU, it copies directly from and to the arena. So the arena's pages are
     locked. These steps share one arena on the GPU.

@@ -58,6 +58,8 @@ class ChunkRow(NamedTuple):
 class ChunkedDataset(ABC):
     """A dataset in chunks, sliced by ``slice(start, stop)`` along each axis.
 
+    ``PlainDataset`` reads chunks as they are, and ``CompressedDataset`` decodes them.
+
     Together the threads hold at most one copy of the data being read, or what one chunk takes.
 
     Args:

@@ -81,8 +81,8 @@ class _PlanesBefore:
         return block if block.form == "repeated" else block._replace(values=self._whole)
 
 
-class Blocks:
-    """The blocks of a job's input. Any thread may read them.
+class BlockReader:
+    """Reads the blocks of a job's input, in any thread.
 
     Args:
         volume: the input.
@@ -124,7 +124,8 @@ class Blocks:
 
         Args:
             tile: a patch of the job.
-            computing: the network as the plan computes it. Convolutions that are split see more.
+            computing: the plan's network. If convolutions are split, it may see a larger box than
+                the job's network.
             allocate: gives the array for what the network sees.
             as_stored: whether values stay as they are stored, because a GPU scales them.
 
@@ -188,14 +189,14 @@ class Blocks:
         """The number of output maps."""
         return self._network.out_features
 
-    def unmasked(self) -> Blocks:
-        """Return the same blocks without the mask, if a mask decides about whole blocks only.
+    def unmasked(self) -> BlockReader:
+        """Return a reader without the mask, if a mask decides about whole blocks only.
 
         Voxels outside of the mask are 0 for windows, in every block.
         """
         if self._network.window:
             return self
-        return Blocks(self._volume, self._job, self._network, self._weights)
+        return BlockReader(self._volume, self._job, self._network, self._weights)
 
     def is_outside(self, box: Box) -> bool:
         """Return whether no voxel of a box of the output is needed.

@@ -17,7 +17,7 @@ from tiny_network import expected
 
 import znni
 from znni.core.errors import InvalidInput
-from znni.engine.blocks import Skipped, is_constant, of_constant
+from znni.engine.block_reader import Skipped, is_constant, of_constant
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.primitive import convolved
