@@ -7,7 +7,7 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
-from threading import Barrier, Thread, Timer
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from worker_runners import made_when, not_made, not_made_when
 from znni.core.errors import InvalidInput, RunFailed, Unreadable
 from znni.core.option_types import OutputType
 from znni.core.shapes import Box, Vec3
-from znni.engine.stopwatch import SharedStopwatch
 from znni.engine.tiles import Remaining
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
@@ -58,28 +57,6 @@ def test_seconds_of_reading_are_not_divided_among_workers() -> None:
     case.volume = Slow(case.x)
     case.run(fleet(2))
     assert case.stopwatch.seconds.busy.reading > 0.2
-
-
-def test_seconds_of_threads_that_work_at_the_same_time_count_once() -> None:
-    clock, met, alone = SharedStopwatch(), Barrier(2), 0.1
-
-    def work() -> None:
-        with clock.running():
-            met.wait(10)
-            time.sleep(alone)
-            met.wait(10)
-
-    both = [Thread(target=work) for _ in range(2)]
-    start = time.perf_counter()
-    for thread in both:
-        thread.start()
-    for thread in both:
-        thread.join()
-    together = clock.seconds
-    assert alone < together < time.perf_counter() - start
-    with clock.running():
-        time.sleep(alone)
-    assert clock.seconds >= together + alone
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16"])

@@ -52,7 +52,7 @@ class SharedStopwatch:
                     self.seconds += perf_counter() - self._since
 
 
-class _During:
+class TimedBlock:
     """A ``with`` block whose seconds a stopwatch counts. A generator takes longer to make.
 
     Args:
@@ -66,13 +66,24 @@ class _During:
         self._stopwatch = stopwatch
         self._purpose: Purpose = purpose
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> TimedBlock:
         self._start = perf_counter()
+        return self
 
     def __exit__(self, *_: object) -> None:
         now = perf_counter()
         self._stopwatch.add(self._purpose, now - self._start)
         note_span(self._purpose, self._start, now)
+
+    @contextmanager
+    def paused_for(self, purpose: Purpose) -> Iterator[None]:
+        """Count the time of a ``with`` block inside this one for another purpose instead."""
+        self.__exit__()
+        try:
+            with self._stopwatch.during(purpose):
+                yield
+        finally:
+            self.__enter__()
 
 
 class Stopwatch:
@@ -86,9 +97,9 @@ class Stopwatch:
         self._seconds: dict[Purpose, float] = {}
         self._seconds.update(before.by_phase().items())
 
-    def during(self, purpose: Purpose) -> _During:
+    def during(self, purpose: Purpose) -> TimedBlock:
         """Count the time of a ``with`` block, however it ends."""
-        return _During(self, purpose)
+        return TimedBlock(self, purpose)
 
     def add(self, purpose: Purpose, seconds: float) -> None:
         """Add seconds that were measured elsewhere."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import perf_counter
 
 from znni.calibration.plan_measurement import measure, unmeasured_calls
 from znni.core.errors import InvalidInput
 from znni.core.logged import telling_if_long
-from znni.core.volume import Action
 from znni.inference import planning
 from znni.inference.plan_choice import machine_here
 from znni.inference.request import Requirements
@@ -40,7 +41,9 @@ def _budget(plan: Plan) -> float:
     return min(plan.seconds / WORTH, MOST_SECONDS)
 
 
-def fastest_measured(plan: Plan, required: Requirements, make_room: Action) -> Plan:
+def fastest_measured(
+    plan: Plan, required: Requirements, measuring: Callable[[], AbstractContextManager[None]]
+) -> Plan:
     """Return the fastest plan for a long run, by times of this machine.
 
     If kinds of primitives were never measured, the steps that they compute are measured first. Then
@@ -50,7 +53,7 @@ def fastest_measured(plan: Plan, required: Requirements, make_room: Action) -> P
     Args:
         plan: the fastest plan by what is known.
         required: requirements that it meets.
-        make_room: called before anything is measured, to release what else takes memory.
+        measuring: releases other memory, and returns the ``with`` block for a measurement.
     """
     if slowdown() >= NOTABLE_SLOWDOWN:
         return plan  # times beside other programs would mislead all later plans
@@ -65,13 +68,13 @@ def fastest_measured(plan: Plan, required: Requirements, make_room: Action) -> P
             left = budget - (perf_counter() - begun) + (compiled_seconds() - compiled)
             if not own or left < 0:
                 break
-            make_room()
-            try:
-                measure(own, left, needed=True)
-                measure(rivals, budget - (perf_counter() - begun))
-            except InvalidInput as error:  # the times cannot be kept
-                log.warning("%s", error)
-                break
-            search = planning.search_for(required, machine_here(required.choices))
-            plan = planning.fastest(search)[0]
+            with measuring():
+                try:
+                    measure(own, left, needed=True)
+                    measure(rivals, budget - (perf_counter() - begun))
+                except InvalidInput as error:  # the times cannot be kept
+                    log.warning("%s", error)
+                    break
+                search = planning.search_for(required, machine_here(required.choices))
+                plan = planning.fastest(search)[0]
     return plan

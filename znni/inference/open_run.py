@@ -106,13 +106,9 @@ class OpenRun:
         self._weights, job, output = weights, asked.job, self._output
         with self._abandoning():
             opened()
-            measured_before = session.measuring
             self.plan, self._earlier, self._asked = agreed_plan(
                 output, request.plan, asked, session.plan_for, stopwatch, reading or progress
             )
-            measuring = session.measuring - measured_before
-            stopwatch.add("measuring", measuring)
-            stopwatch.add("planning", -measuring)
             with stopwatch.during("opening"):
                 agreed = self._asked
                 self._reader = BlockReader(agreed.volume, job, agreed.network, weights, agreed.mask)

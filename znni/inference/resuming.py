@@ -19,7 +19,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, NewOutput, Output, ResumeState
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.statistics import normalized
-from znni.engine.stopwatch import Stopwatch
+from znni.engine.stopwatch import Stopwatch, TimedBlock
 from znni.engine.tiles import Job, Remaining, seen_by
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import OpenRequest, Requirements, marks_of
@@ -34,6 +34,8 @@ log = logging.getLogger("znni")
 
 # Checks the given plan, or finds one that meets the requirements.
 Find: TypeAlias = Callable[[Plan | None, Requirements], Plan]
+# The same, while a stopwatch counts the time as planning.
+TimedFind: TypeAlias = Callable[[Plan | None, Requirements, TimedBlock], Plan]
 
 # Advice after an error that the same command would meet again.
 CHANGED_COMMAND = "a run with these changes goes on from there"
@@ -172,7 +174,7 @@ def agreed_plan(
     output: Output,
     given: Plan | None,
     asked: OpenRequest,
-    find: Find,
+    find: TimedFind,
     stopwatch: Stopwatch,
     progress: Progress,
 ) -> tuple[Plan, list[Plan], OpenRequest]:
@@ -185,7 +187,7 @@ def agreed_plan(
         output: the output.
         given: as for ``plan_of_rest``.
         asked: as for ``plan_of_rest``.
-        find: as for ``plan_of_rest``.
+        find: as for ``plan_of_rest``. It may pause the count of planning.
         stopwatch: counts the time of planning, and that of reading as opening.
         progress: called while the volume is read.
 
@@ -197,16 +199,21 @@ def agreed_plan(
         DoesNotFit: no plan stays within the memory allowed.
         UnusableValues: as for ``normalized_as_begun``.
     """
+
+    def plan_for(given: Plan | None, request: OpenRequest) -> tuple[Plan, list[Plan]]:
+        with stopwatch.during("planning") as planning:
+            return plan_of_rest(
+                output.begun, given, request, lambda plan, wanted: find(plan, wanted, planning)
+            )
+
     if output.begun.plan:
         asked = normalized_as_begun(output.begun, asked)
-    with stopwatch.during("planning"):
-        plan, earlier = plan_of_rest(output.begun, given, asked, find)
+    plan, earlier = plan_for(given, asked)
     with stopwatch.during("opening"):
         known = normalized_as_begun(output.begun, asked, progress)
     plan = plan.normalized_as(known.network)
     if known.network.window != asked.network.window:  # windows lie over a part of the volume
-        with stopwatch.during("planning"):
-            plan, earlier = plan_of_rest(output.begun, given, known, find)
+        plan, earlier = plan_for(given, known)
     asked = known
     note_new_plan(output, plan, earlier)
     noted = output.begun.plan
@@ -217,7 +224,7 @@ def agreed_plan(
             f"other parts of the output follow another plan than the given one; leave out "
             f"{option('plan', 'FILE')}, or write elsewhere"
         )
-    return *plan_of_rest(output.begun, None, asked, find), asked
+    return *plan_for(None, asked), asked
 
 
 def note_new_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:

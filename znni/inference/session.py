@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from znni.calibration.compiled_notes import note_compiled
@@ -23,6 +22,7 @@ from znni.core.volume import Action
 from znni.engine.executor import Measured, not_measured
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
+from znni.engine.stopwatch import TimedBlock
 from znni.engine.volume_runner import VolumeRunner
 from znni.inference.build_runner import prepare
 from znni.inference.first_measurement import fastest_measured
@@ -69,7 +69,6 @@ class Session:
         keeps: whether processes stay for a further run.
         times: collects the times of steps.
         searching: the seconds of searches for the plan of one run.
-        measuring: the seconds in which this machine was measured for plans.
         processes: the plans that are ready, and the memory that they take.
     """
 
@@ -84,7 +83,6 @@ class Session:
         self.keeps = choices is not None
         self.times = StepTimes()
         self.searching = 0.0
-        self.measuring = 0.0
         self._choices = choices or ANYTHING
         self._waiting = waiting
         self._ahead = weights
@@ -111,8 +109,16 @@ class Session:
             self._weights = known = asked, given, weights_for(network, given, random_seed)
         return known[-1]
 
-    def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
-        """Return the plan kept for such a job; else check the given one, or find the fastest."""
+    def plan_for(
+        self, given: Plan | None, required: Requirements, planning: TimedBlock | None = None
+    ) -> Plan:
+        """Return the plan kept for such a job; else check the given one, or find the fastest.
+
+        Args:
+            given: a plan made earlier, or None.
+            required: the requirements.
+            planning: counts the time of planning, without measurements; None: nothing does.
+        """
         job = _job(required), given is None
         with self._planning:
             plan = self._plans.pop(job, None)
@@ -120,7 +126,7 @@ class Session:
                 here = self._within_limits(required)
                 plan = self._plans_ahead.pop(job, None) or self._found(given, here)
                 if given is None:
-                    plan = self._measured_plan(plan, here)
+                    plan = self._measured_plan(plan, here, planning)
             if self.keeps:
                 self._keep_plan(job, plan)
         return plan.normalized_as(required.network)
@@ -242,8 +248,8 @@ class Session:
             kind_of(plan),
             FixedSeconds(
                 start=spent.around.start,
-                planning=None if self.measuring else max(0.0, planning),
-                searching=None if self.measuring else self.searching or None,
+                planning=None if spent.around.measuring else max(0.0, planning),
+                searching=None if spent.around.measuring else self.searching or None,
                 cuda=cuda,
                 finishing=None if passes else spent.around.finishing,
             ),
@@ -262,7 +268,9 @@ class Session:
         self.processes.clear()
         self._refine()
 
-    def _measured_plan(self, found: Plan, required: Requirements) -> Plan:
+    def _measured_plan(
+        self, found: Plan, required: Requirements, planning: TimedBlock | None
+    ) -> Plan:
         """Return the fastest plan of a long run, for which this machine may be measured first.
 
         A part of a run does not measure: all parts follow one plan.
@@ -270,11 +278,12 @@ class Session:
         is_part = isinstance(required, OpenRequest) and required.request.part
         if is_part or not self._measures:
             return found
-        begun = perf_counter()
-        measured = fastest_measured(found, required, self.processes.clear)
-        if measured is not found:
-            self.measuring += perf_counter() - begun
-        return measured
+
+        def measuring() -> AbstractContextManager[None]:
+            self.processes.clear()
+            return planning.paused_for("measuring") if planning else nullcontext()
+
+        return fastest_measured(found, required, measuring)
 
     def _within_limits(self, required: Requirements) -> Requirements:
         """Return requirements within the memory that is allowed now, if runs follow."""
