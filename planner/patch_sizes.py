@@ -1,4 +1,7 @@
-"""Patch sizes that are worth trying for an output."""
+"""Patch sizes that are worth trying for an output.
+
+``Search.smallest`` does not ask for them: its patch is the network's granularity.
+"""
 
 from __future__ import annotations
 

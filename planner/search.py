@@ -178,7 +178,8 @@ class Search(Space):
         """Return the plan that takes the least memory, whatever the time and the limits.
 
         Some plans take more of one device and less of another. Then the plan wins whose largest
-        shortage on any device is smallest.
+        shortage on any device is smallest. Its patch is the network's granularity, the smallest
+        that it can compute. ``patch_sizes.py`` is not asked: it lists what is worth trying.
 
         Raises:
             InvalidInput: the primitives cannot compute the smallest patch.

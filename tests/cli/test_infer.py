@@ -13,7 +13,7 @@ from command_line import INFER, NET, VOLUME, attributes, read_main, succeeds, vo
 from tiny_network import close, expected, parts, whole
 
 from znni import __version__
-from znni.cli.infer import _begun
+from znni.cli.infer import _start_processes
 from znni.core.plan_options import Choices
 from znni.core.processors import DeviceChoice
 from znni.engine.workers.processes import WaitingProcesses
@@ -165,5 +165,5 @@ def test_the_process_that_reads_for_others_starts_no_cuda(
     monkeypatch.setattr("znni.inference.prestart.processes_for", lambda *_: processes)
     monkeypatch.setattr("znni.machine.gpus.has_driver", lambda: True)
     limits = Choices(device=device, gpus=2)
-    assert _begun(limits, alone=True, looks=True) == (processes, begins)
-    assert _begun(limits, alone=True, looks=False) == (processes, None)
+    assert _start_processes(limits, alone=True, looks=True) == (processes, begins)
+    assert _start_processes(limits, alone=True, looks=False) == (processes, None)

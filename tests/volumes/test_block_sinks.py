@@ -79,7 +79,7 @@ def test_a_block_counts_only_when_it_is_noted() -> None:
     with pytest.raises(RunFailed, match="32 of 192 voxels are not computed yet"):
         complete(kept)
     again = coordinator()
-    assert again.begun.history == [(box, True) for box in list(WHOLE.cut(PATCH))[1:]]
+    assert again.resume_state.history == [(box, True) for box in list(WHOLE.cut(PATCH))[1:]]
     again.note(told[0])
     complete(again)
 

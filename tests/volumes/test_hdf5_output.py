@@ -357,14 +357,14 @@ def test_a_held_output_is_made_again_if_its_run_is_killed_while_it_is_written(
     wanted = NewOutput(2, box.size, resume=True)
     for content in (b"", first[: len(first) // 2], first, whole):
         partial.write_bytes(content)
-        assert not Hdf5Writer(str(killed)).begun(wanted).history
+        assert not Hdf5Writer(str(killed)).resume_state(wanted).history
         output = Hdf5Output(killed, wanted)
-        assert not output.begun.history
+        assert not output.resume_state.history
         output.abandon()
     for content in (whole[: len(whole) // 2], b"something else"):
         partial.write_bytes(content)
         with pytest.raises(InvalidInput, match=r"without the ledger killed\.h5\.partial\.ledger"):
-            Hdf5Writer(str(killed)).begun(wanted)
+            Hdf5Writer(str(killed)).resume_state(wanted)
         with pytest.raises(InvalidInput, match=r"without the ledger killed\.h5\.partial\.ledger"):
             Hdf5Output(killed, wanted)
         assert partial.read_bytes() == content

@@ -154,7 +154,7 @@ def test_a_run_stopped_among_them_is_continued(monkeypatch: pytest.MonkeyPatch) 
         wanted = NewOutput(1, SIZE, "float32", GRID, **options)
         output = open_output("out.zarr", "none.h5", wanted)
         output.describe({"voxel_offset": (0, 0, 0)}, Vec3(8, 16, 16))
-        finished = {box for box, _ in output.begun.history}
+        finished = {box for box, _ in output.resume_state.history}
         assert bool(finished) == (last > 1)
         for box in set(Box(Vec3(0, 0, 0), SIZE).cut(Vec3(8, 16, 16))) - finished:
             output.write(box, values[(slice(None), *box.slices)])

@@ -226,12 +226,12 @@ def test_a_run_that_stops_is_continued(name: str, monkeypatch: pytest.MonkeyPatc
     write(output, BOXES[:1])
     assert f"{name}.partial" in output.abandon()
     assert not Path(name).exists()
-    assert len(writer_at(name).begun(wanted()).history) == 1
+    assert len(writer_at(name).resume_state(wanted()).history) == 1
     with pytest.raises(InvalidInput, match="another run, which differs in the input"):
-        writer_at(name).begun(wanted(identity={"the input": "b"}))
+        writer_at(name).resume_state(wanted(identity={"the input": "b"}))
 
     output = begin(name)
-    assert [box for box, _ in output.begun.history] == BOXES[:1]
+    assert [box for box, _ in output.resume_state.history] == BOXES[:1]
     write(output, BOXES[1:])
     with monkeypatch.context() as patch:
         patch.setattr(staged_output.StagedWriter, "write_whole", full)
@@ -241,7 +241,7 @@ def test_a_run_that_stops_is_continued(name: str, monkeypatch: pytest.MonkeyPatc
     assert not Path(name).exists()
 
     output = begin(name)
-    assert [box for box, _ in output.begun.history] == BOXES
+    assert [box for box, _ in output.resume_state.history] == BOXES
     output.finish({"seconds": 1.5})
     assert voxels_of(name) == alone
     assert not list(Path().glob("*.partial*"))
@@ -271,7 +271,7 @@ def test_outputs_that_cannot_be_made(name: str, options: dict[str, Any], said: s
     Path("folder.tif").mkdir()
     Path("there.tif").touch()
     writer = writer_at(name)
-    for refuse in (writer.begun, writer.create):
+    for refuse in (writer.resume_state, writer.create):
         with pytest.raises(InvalidInput, match=said):
             refuse(wanted(**options))
 
@@ -299,7 +299,7 @@ def test_no_run_goes_on_with_what_is_left_of_a_whole_output(
             output.finish({})
     assert isinstance(output, staged_output.StagedOutput)
     output._folder.keep()  # a process that ends holds it no more
-    assert writer_at("out.npy").begun(wanted(overwrite=True)) == ResumeState()
+    assert writer_at("out.npy").resume_state(wanted(overwrite=True)) == ResumeState()
     make("out.npy", overwrite=True)
 
 

@@ -35,25 +35,45 @@ from znni.network.layers import (
 )
 from znni.plans.primitive import Primitive, TakesPacked
 
-# Kernels, pooling windows and maps (in, out) of layers; common ones appear several times.
+# Each value is drawn as often as others of its list. Common values appear several times.
+
+# Extents of the cubic kernels of convolutions.
 KERNELS = range(1, 10)
+
+# Windows of poolings.
 WINDOWS = (Vec3(2, 2, 2), Vec3(2, 2, 2), Vec3(1, 2, 2), Vec3(3, 3, 3))
+
+# Maps (in, out) of convolutions.
 MAPS = ((1, 24), (1, 80), (24, 24), (80, 80), (80, 80), (80, 80), (80, 3))
+
+# Maps (in, out) of convolutions with the pooling after them.
 POOLED_MAPS = ((1, 24), (1, 80), (3, 24))
 
-# Kernels and maps (in, out) of strided and transposed convolutions in U-Nets.
-STRIDED_KERNELS = (2, 3, 3)
-STRIDED_MAPS = ((24, 24), (32, 64), (64, 128), (128, 256))
-HEAD_MAPS = 3  # of the last layer of a U-Net
-STRIDED = 0.3  # share of the sample's layers that have a strided convolution
-
-# Fragments after no, one and two pools.
+# Fragments of a convolution's input: those after no, one and two pools.
 BATCHES = (1, 8, 64)
-LEAST_EXTENT = 4
-ORIGIN = Vec3(0, 0, 0)
-UNEVEN = 0.5  # largest deviation of an extent from the mean one, in factors of two
 
-MOST_DRAWN = 40_000  # most calls that are drawn to find enough suitable ones
+# Extents of the kernels of strided and transposed convolutions in U-Nets.
+STRIDED_KERNELS = (2, 3, 3)
+
+# Maps (fine, coarse) of these convolutions.
+STRIDED_MAPS = ((24, 24), (32, 64), (64, 128), (128, 256))
+
+# Output maps of the last layer of a U-Net.
+HEAD_MAPS = 3
+
+# The share of draws of U-Net layers that have a strided convolution.
+STRIDED = 0.3
+
+# The least extent of an image.
+LEAST_EXTENT = 4
+
+# The largest deviation of an extent from the mean one, in factors of two.
+UNEVEN = 0.5
+
+# The most calls that are drawn to find enough suitable ones.
+MOST_DRAWN = 40_000
+
+ORIGIN = Vec3(0, 0, 0)
 
 
 class Call(NamedTuple):

@@ -18,6 +18,7 @@ from znni.cases.reference import ResampledScan, ScanInMemory
 from znni.cases.scan import Scan, open_scan
 from znni.core.errors import InvalidInput
 from znni.core.logged import telling_if_long
+from znni.core.option_types import VERIFIED_VOXELS
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.engine.labels import labels_for
@@ -32,7 +33,6 @@ from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
 from znni.volumes.stored import StoredVolume
 
-VOXELS = 16
 TOGETHER = 4  # voxels that lie side by side, mostly in the same windows, which take long
 TRIES = 200  # random voxels among which those with a label other than 0 are preferred
 
@@ -90,7 +90,7 @@ def verify_case(
     networks: Network | NetworkSet,
     weights: Weights | Sequence[Weights],
     *,
-    voxels: int = VOXELS,
+    voxels: int = VERIFIED_VOXELS,
     seed: int | None = None,
     progress: Progress = no_progress,
 ) -> CaseVerification:

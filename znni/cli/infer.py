@@ -184,10 +184,10 @@ def infer(
             )
         return
     alone = len(volumes) == 1 and not dry_run and not cluster
-    waiting, work = _begun(limits, alone=alone, looks=not cluster)
-    begin(work)
+    waiting, meanwhile = _start_processes(limits, alone=alone, looks=not cluster)
+    begin(meanwhile)
     network = in_windows(_loaded(net), windows)
-    begun = _weights_ahead(network, weights, random_weights, out) if alone else None
+    ahead = _weights_ahead(network, weights, random_weights, out) if alone else None
     from znni.cli.progress import show_progress, telling
     from znni.inference.open_run import compute
     from znni.inference.request import Request, open_input
@@ -244,10 +244,10 @@ def infer(
         if cluster:
             report = _on_cluster(request, cluster, bits, recheck, progress)
         else:
-            session = Session(waiting=waiting, weights=begun)
+            session = Session(waiting=waiting, weights=ahead)
             report = compute(
                 request, session, waited=waited, progress=progress,
-                reading=partial(_show, progress), begun=telling(progress),
+                reading=partial(_show, progress), on_begin=telling(progress),
             )()  # fmt: skip
     echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
@@ -310,7 +310,7 @@ def _weights_ahead(
     return weights_ahead(network, weights, random_seed)
 
 
-def _begun(
+def _start_processes(
     limits: Choices, *, alone: bool, looks: bool
 ) -> tuple[WaitingProcesses | None, Callable[[], object] | None]:
     """Start processes that take long to start; return them, and what a thread does meanwhile.

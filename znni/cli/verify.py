@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from znni.cli.words import echo
+from znni.core.option_types import VERIFIED_VOXELS
 
 OF_CASES = (".nii", ".nii.gz", ".nrrd", ".mha")  # formats in which scans and their labels lie
 
@@ -16,7 +17,7 @@ def verify(
     out: Annotated[str, typer.Argument(help="An output of znni infer.")],
     voxels: Annotated[
         int, typer.Option(min=1, help="Voxels to recompute; each costs one field of view.")
-    ] = 32,
+    ] = VERIFIED_VOXELS,
     blocks: Annotated[
         int | None,
         typer.Option(min=0, help="Blocks to compare with their checksums. Default: all."),

@@ -154,16 +154,16 @@ def compute_on_cluster(
     begun = perf_counter()
     try:
         asked = normalized_as_begun(
-            output.begun, asked, lambda done, total: progress(done, total, READING)
+            output.resume_state, asked, lambda done, total: progress(done, total, READING)
         )
         scaled = replace(network, scaling=asked.network.scaling)
         recipe = Recipe(_travelling(replace(request, network=scaled)), identity)
         with OutputClaim(output_folder(str(out)).ledger, Path(out).name):
             with machines.engine(recipe) as engine:
                 coordinator = Coordinator(engine, bits)
-                if not output.begun.plan:
+                if not output.resume_state.plan:
                     output.note_plan(coordinator.make_plan(request.plan))
-                agreed = output.begun.plan
+                agreed = output.resume_state.plan
                 chosen = Plan.from_json(agreed)
                 attributes = provenance(chosen, parameters, asked) | grid_attributes(wanted.grid)
                 if bits == "class":

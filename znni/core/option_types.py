@@ -54,6 +54,9 @@ BlendedActivation: TypeAlias = Literal["identity", "softmax", "sigmoid"]
 # significant bits: tensor cores cut off both factors of every product, 2^-10 each.
 ACCURACIES: dict[Accuracy, float] = {"float32": 2e-5, "tf32": 2e-3, "bfloat16": 1e-2}
 
+# The voxels of an output that a verification computes again by default.
+VERIFIED_VOXELS = 32
+
 NAMES = {
     "border": Border,
     "pad": Pad,

@@ -215,7 +215,7 @@ class Output(BlockStore, Protocol):
     """
 
     @property
-    def begun(self) -> ResumeState:
+    def resume_state(self) -> ResumeState:
         """Work already there; its history is final once the output is described."""
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:

@@ -112,7 +112,7 @@ def recheck(
     Raises:
         InvalidInput: the block comes out differently, by more than rounding.
     """
-    finished = reversed(_finished(output.begun.history))
+    finished = reversed(_finished(output.resume_state.history))
     block = next((block for block in finished if not state.reader.is_outside(block)), None)
     if block is None:
         return JobSeconds()

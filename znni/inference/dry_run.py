@@ -116,18 +116,20 @@ def rehearse(request: Request, find: Find = given_or_found) -> DryRun:
         DoesNotFit: no plan stays within the memory allowed.
     """
     asked = open_faster(request)
-    obstacles, begun = [], ResumeState()
+    obstacles, resume_state = [], ResumeState()
     try:
         wanted = identified(asked, parameters_of(asked))
     except ZnniError as error:
         obstacles.append(error)
         wanted = replace(asked.wanted, resume=False)  # an output cannot be matched to this run
     try:
-        begun = writer_at(request.out, request.source, asked.region.mask).begun(wanted)
+        resume_state = writer_at(request.out, request.source, asked.region.mask).resume_state(
+            wanted
+        )
     except ZnniError as error:
         obstacles.append(error)
-    plan, _ = plan_of_rest(begun, request.plan, asked, find)
-    left = Remaining(asked.job, begun.history, swept=plan.is_swept)
+    plan, _ = plan_of_rest(resume_state, request.plan, asked, find)
+    left = Remaining(asked.job, resume_state.history, swept=plan.is_swept)
     blocks = [tile.written for tile in left.tiles(plan.patch, swept=plan.is_swept)]
     outside = None
     try:

@@ -251,7 +251,7 @@ def _write_blocks(
         output.describe(attributes, patch)
         output.note_plan("")
         finished: set[Box] = set()
-        for box, whole in output.begun.history:
+        for box, whole in output.resume_state.history:
             (finished.add if whole else finished.discard)(box)
         done = 0
         for box in Box(ZERO, wanted.size).cut(patch):

@@ -50,7 +50,7 @@ def compute(
     progress: Progress = no_progress,
     reading: Progress | None = None,
     opened: Action = nothing_to_do,
-    begun: Callable[[Plan, int, int], None] = tell_nobody,
+    on_begin: Callable[[Plan, int, int], None] = tell_nobody,
 ) -> Callable[[], Report]:
     """Run a network over a volume, with the errors of ``infer``.
 
@@ -61,15 +61,15 @@ def compute(
         progress: as for ``infer``.
         reading: called instead while the volume is read for its statistics; None: ``progress``.
         opened: called when input and output are open, and before anything is computed.
-        begun: called once, before the first block is computed. It takes the plan, the voxels that
-            are written already, and those wanted.
+        on_begin: called once, before the first block is computed. It takes the plan, the voxels
+            that are written already, and those wanted.
 
     Returns:
         A function that waits for the disk, completes the output and returns the report. It is to be
         called once, and raises ``RunFailed`` if the output cannot be completed.
     """
     run = OpenRun(request, session, waited, progress, reading, opened)
-    return run.compute(begun)
+    return run.compute(on_begin)
 
 
 class OpenRun:
@@ -122,15 +122,15 @@ class OpenRun:
                 )
 
     def compute(
-        self, begun: Callable[[Plan, int, int], None] = tell_nobody
+        self, on_begin: Callable[[Plan, int, int], None] = tell_nobody
     ) -> Callable[[], Report]:
-        """Compute all blocks, and return a function that completes the output, as ``compute``."""
+        """Compute all blocks, and return a function that completes the output."""
         session, stopwatch, output, plan = self._session, self._stopwatch, self._output, self.plan
         asked, reader, remaining = self._asked, self._reader, self._remaining
         last_steps = list[tuple[Action, Action]]()
         with self._abandoning(), session.processes.running() as let_next, ExitStack() as ending:
             left = remaining.voxels
-            begun(self._expected, remaining.total - left, remaining.total)
+            on_begin(self._expected, remaining.total - left, remaining.total)
             state = RunState(
                 reader, output, asked.stored.dtype, remaining, self._progress, asked.labels
             )
@@ -150,7 +150,7 @@ class OpenRun:
             taken = runner.workers_memory + max(*marks, high_water_mark())
             measured = as_run(
                 runner.plans, spent + stopwatch.seconds, taken, reader.skipped, gpu_peak,
-                self._earlier, output.begun.plan,
+                self._earlier, output.resume_state.plan,
             )  # fmt: skip
             with stopwatch.during("finishing"):
                 ending.enter_context(session.releasing(runner))

@@ -96,7 +96,7 @@ def _described(network: Network) -> str:
 
 
 def normalized_as_begun(
-    begun: ResumeState, asked: OpenRequest, progress: Progress = no_progress
+    resume_state: ResumeState, asked: OpenRequest, progress: Progress = no_progress
 ) -> OpenRequest:
     """Return the request with the numbers that normalize its input.
 
@@ -104,7 +104,7 @@ def normalized_as_begun(
     its values.
 
     Args:
-        begun: what there is of the output.
+        resume_state: what there is of the output.
         asked: the run's input and network.
         progress: called while the volume is read.
 
@@ -112,9 +112,9 @@ def normalized_as_begun(
         InvalidInput: the output was begun with other numbers than the network file has.
         UnusableValues: a value of the input is NaN, or infinite as float32.
     """
-    if not begun.plan:
+    if not resume_state.plan:
         return replace(asked, network=normalized(asked.network, asked.volume, progress))
-    known = Plan.from_json(begun.plan).network.scaling
+    known = Plan.from_json(resume_state.plan).network.scaling
     if asked.network.scaling.statistics not in ((), known.statistics):
         raise InvalidInput(
             f"the unfinished output is {known}, and the network file has other statistics; leave "
@@ -129,7 +129,7 @@ def normalized_as_begun(
 
 
 def plan_of_rest(
-    begun: ResumeState, given: Plan | None, asked: OpenRequest, find: Find = given_or_found
+    resume_state: ResumeState, given: Plan | None, asked: OpenRequest, find: Find = given_or_found
 ) -> tuple[Plan, list[Plan]]:
     """Return the plan for what is left of an output.
 
@@ -138,7 +138,7 @@ def plan_of_rest(
     before.
 
     Args:
-        begun: what there is of the output.
+        resume_state: what there is of the output.
         given: a plan made earlier, if there is one.
         asked: the run's network and output, and what the plan may use.
         find: checks the given plan, or finds one.
@@ -150,10 +150,10 @@ def plan_of_rest(
         InvalidInput: the output's plan, or the given one, cannot be run.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    if not begun.plan and not begun.history:
+    if not resume_state.plan and not resume_state.history:
         return find(given, asked), []
     try:
-        earlier = Plan.from_json(begun.plan)
+        earlier = Plan.from_json(resume_state.plan)
         if given is None or _compute_alike(given, earlier):
             again = replace(asked, choices=_with_memory_of(earlier, asked.choices))
             return given_or_found(earlier, again), [earlier]
@@ -203,20 +203,23 @@ def agreed_plan(
     def plan_for(given: Plan | None, request: OpenRequest) -> tuple[Plan, list[Plan]]:
         with stopwatch.during("planning") as planning:
             return plan_of_rest(
-                output.begun, given, request, lambda plan, wanted: find(plan, wanted, planning)
+                output.resume_state,
+                given,
+                request,
+                lambda plan, wanted: find(plan, wanted, planning),
             )
 
-    if output.begun.plan:
-        asked = normalized_as_begun(output.begun, asked)
+    if output.resume_state.plan:
+        asked = normalized_as_begun(output.resume_state, asked)
     plan, earlier = plan_for(given, asked)
     with stopwatch.during("opening"):
-        known = normalized_as_begun(output.begun, asked, progress)
+        known = normalized_as_begun(output.resume_state, asked, progress)
     plan = plan.normalized_as(known.network)
     if known.network.window != asked.network.window:  # windows lie over a part of the volume
         plan, earlier = plan_for(given, known)
     asked = known
     note_new_plan(output, plan, earlier)
-    noted = output.begun.plan
+    noted = output.resume_state.plan
     if noted in ("", plan.to_json()) or _compute_alike(plan, Plan.from_json(noted)):
         return plan, earlier, asked
     if given is not None:
@@ -251,7 +254,7 @@ def remaining_of(
         share: the boxes that this process writes; None if it writes all.
         afresh: what starts the run afresh, for a message.
     """
-    history = output.begun.history
+    history = output.resume_state.history
     remaining = Remaining(job, history, share, swept=plan.is_swept)
     if history:
         finished = remaining.total - remaining.voxels

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, Unreachable, Unreadable, option
-from znni.core.option_types import ACCURACIES, Accuracy
+from znni.core.option_types import ACCURACIES, VERIFIED_VOXELS, Accuracy
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration
 from znni.core.volume import Volume
@@ -38,7 +38,7 @@ from znni.volumes.locate import open_volume, read_ledger, split_dataset
 from znni.volumes.partial_file import check_finished
 from znni.volumes.stored import StoredVolume
 
-VOXELS = 32
+SAME_WINDOWS = 32  # voxels that lie in the same windows, which take long
 TRIES = 100  # boxes of the mask that are searched for a voxel to compute
 SEARCHED = 64
 IN_FLOAT64 = "in float64"
@@ -118,7 +118,7 @@ def verify(
     source: str | Path | ArrayLike | None = None,
     mask: str | Path | ArrayLike | None = None,
     weights: Weights | str | Path | None = None,
-    voxels: int = VOXELS,
+    voxels: int = VERIFIED_VOXELS,
     blocks: int | None = None,
     seed: int | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
@@ -326,7 +326,7 @@ def _voxels(
 ) -> list[Vec3]:
     """Return random voxels of an output.
 
-    If it was computed in windows, as many as ``VOXELS`` lie in the same ones, which take long. The
+    If it was computed in windows, as many as ``SAME_WINDOWS`` lie in the same ones. The
     first of them is within the mask, if ``TRIES`` boxes of it have one.
     """
     if not origin.network.window:
@@ -338,7 +338,7 @@ def _voxels(
         first = _voxel_in(masked, size, offset, generator)
         same = window.same_windows(first + offset).shifted(Vec3(0, 0, 0) - offset)
         box = Box(same.start.maximum(Vec3(0, 0, 0)), same.stop.minimum(size))
-        wanted = min(VOXELS, count - len(voxels), box.size.volume)
+        wanted = min(SAME_WINDOWS, count - len(voxels), box.size.volume)
         drawn = generator.choice(box.size.volume, wanted, replace=False)
         others = np.transpose(np.unravel_index(drawn, box.size)).tolist()
         among = [first, *(box.start + Vec3(*other) for other in others)]

@@ -133,7 +133,7 @@ class ArrayOutput:
     """An array (f', z, y, x) that the output is written into.
 
     Attributes:
-        begun: always empty: an array is never resumed.
+        resume_state: always empty: an array is never resumed.
 
     Raises:
         InvalidInput: the array has another shape, or cannot hold values of the output's type.
@@ -150,7 +150,7 @@ class ArrayOutput:
         if not np.can_cast(dtype, (held := _number_type(array, name)), "same_kind"):
             raise InvalidInput(f"{name} holds {held}, and the output is {np.dtype(dtype)}")
         self._array = _from_zero(array)
-        self.begun = ResumeState()
+        self.resume_state = ResumeState()
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""

@@ -28,7 +28,7 @@ LONG_CHECK = 2**31  # voxels that take many seconds to read again
 ReadBlock: TypeAlias = Callable[[Box], NDArray[Any]]
 
 
-def write_block(box: Box, values: NDArray[Any], store: Sink, note: Note) -> None:
+def write_block(box: Box, values: NDArray[Any], sink: Sink, note: Note) -> None:
     """Hand a block to a sink, and note it in a ledger after that.
 
     Its checksum is computed by other threads while it is written.
@@ -36,11 +36,11 @@ def write_block(box: Box, values: NDArray[Any], store: Sink, note: Note) -> None
     Args:
         box: where the block lies.
         values: its values (f', z, y, x), as they are stored.
-        store: writes them.
+        sink: writes them.
         note: takes the entry.
     """
     checksum = begin_checksum(values)
-    store.write(box, values)
+    sink.write(box, values)
     note(block_entry(box, checksum()))
 
 

@@ -66,7 +66,7 @@ class PartialOutput(ABC):
         self._held_checksum = ""
 
     @property
-    def begun(self) -> ResumeState:
+    def resume_state(self) -> ResumeState:
         """The blocks that exist already; their history is certain once the output is described."""
         return self._ledger.content
 

@@ -75,10 +75,10 @@ class StagedWriter(Writer):
     def packing(self, wanted: NewOutput) -> Packing:
         """Return how the file is compressed."""
 
-    def begun(self, wanted: NewOutput) -> ResumeState:
+    def resume_state(self, wanted: NewOutput) -> ResumeState:
         """Return the state of an output that a run wants to make. Nothing is changed."""
         self.check_place(wanted)
-        return ZarrWriter(self.place).begun(gathered(wanted))
+        return ZarrWriter(self.place).resume_state(gathered(wanted))
 
     def create(self, wanted: NewOutput) -> Output:
         """Make a new output, or open an unfinished one to continue it."""

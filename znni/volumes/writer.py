@@ -70,7 +70,7 @@ class Writer(ABC):
         self.place = place
 
     @abstractmethod
-    def begun(self, wanted: NewOutput) -> ResumeState:
+    def resume_state(self, wanted: NewOutput) -> ResumeState:
         """Return the state of an output that a run wants to make. Nothing is changed.
 
         Raises:

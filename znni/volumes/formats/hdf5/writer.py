@@ -26,7 +26,7 @@ from znni.volumes.writer import Writer
 class Hdf5Writer(Writer):
     """Makes HDF5 files."""
 
-    def begun(self, wanted: NewOutput) -> ResumeState:
+    def resume_state(self, wanted: NewOutput) -> ResumeState:
         """Return the state of an output file that a run wants to make. Nothing is changed."""
         path = Path(self.place)
         check_output(path, wanted)

@@ -94,13 +94,13 @@ class SharedZarr(BlockSink):
         if self._folder.is_whole and not self._folder.is_begun:
             self._ledger.discard()  # a process was ended right after it had completed the output
         self._folder.check_to_share()
-        self._begun = ResumeState()
+        self._resume_state = ResumeState()
         self._note = self.note
         with self._writing():
             foreign = self._folder.has("")
         if found := self._ledger.session():  # looked for after that: another may begin just now
             self._ledger.check(found, wanted)
-            self._begun.plan = found.plan
+            self._resume_state.plan = found.plan
         elif foreign:
             raise InvalidInput(
                 f"{self._folder.root}: is an unfinished output of something else; delete it "
@@ -108,16 +108,16 @@ class SharedZarr(BlockSink):
             )
 
     @property
-    def begun(self) -> ResumeState:
+    def resume_state(self) -> ResumeState:
         """The plan of all processes; once the output is described, also the finished blocks."""
-        return self._begun
+        return self._resume_state
 
     def note_plan(self, plan: str) -> None:
-        """Propose a plan for all blocks; ``begun`` has the one that came first."""
+        """Propose a plan for all blocks; ``resume_state`` has the one that came first."""
         with self._writing():
-            if not self._begun.plan:
+            if not self._resume_state.plan:
                 self._folder.make()
-            self._begun.plan = self._ledger.agree(self._wanted, plan).plan
+            self._resume_state.plan = self._ledger.agree(self._wanted, plan).plan
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the array if no other process has done so, and check this share's blocks."""
@@ -137,7 +137,7 @@ class SharedZarr(BlockSink):
                 log.warning("%s: checking %s", self._folder.root, count)
             found = _compared(blocks, finished, self.read)
             _strike_off(self._ledger, blocks, found)
-        self._begun.history = [(box, True) for box, checksum in found.items() if checksum]
+        self._resume_state.history = [(box, True) for box, checksum in found.items() if checksum]
 
     def note(self, entry: Mapping[str, Any]) -> None:
         """Append an entry to this process's log, for example of a block that another one wrote."""
@@ -176,7 +176,7 @@ class SharedZarr(BlockSink):
         with suppress(Exception):  # the run has already failed, perhaps for the same reason
             if self._folder.is_whole:
                 return f"{self._folder.place} is complete"
-        if not self._begun.plan:
+        if not self._resume_state.plan:
             return f"{self._folder.place} was not made"
         return f"{self._folder.place} is not finished; {resume_advice}"
 

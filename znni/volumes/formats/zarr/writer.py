@@ -18,7 +18,7 @@ from znni.volumes.writer import Gathered, Share, SharedOutput, Summing, Writer
 class ZarrWriter(Writer):
     """Makes OME-Zarrs in a folder or at a URL."""
 
-    def begun(self, wanted: NewOutput) -> ResumeState:
+    def resume_state(self, wanted: NewOutput) -> ResumeState:
         """Return the state of an output that a run wants to make. Nothing is changed."""
         folder = checked_folder(self.place, wanted)
         if isinstance(folder, RemoteFolder):
