@@ -20,7 +20,7 @@ from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.option_types import Border, OutputType
 from znni.core.shapes import Vec3
-from znni.engine.backends.cuda import backend as device_backend
+from znni.engine.backends.cuda import step_runner
 from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched
 from znni.engine.block import alone
 from znni.engine.executor import Fragments
@@ -131,7 +131,7 @@ def test_memory_is_what_the_plan_says_and_the_same_in_every_patch() -> None:
     left: list[int] = []
     pooled: set[int] = set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_backend, "DeviceArena", Kept)
+        patch.setattr(step_runner, "DeviceArena", Kept)
         before = free_bytes()
         runner = PatchRunner(
             plan,
@@ -160,7 +160,7 @@ def free_bytes() -> int:
 def test_too_little_memory_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     network = znni.load_network(NETWORKS / "boundaries.yaml")
     plan = planned(network, network.total_pooling)
-    monkeypatch.setattr(device_backend, "DeviceArena", lambda _, **__: DeviceArena(2**50))
+    monkeypatch.setattr(step_runner, "DeviceArena", lambda _, **__: DeviceArena(2**50))
     with pytest.raises(OutOfDeviceMemory, match=r"has too little memory left .* gpu_memory='4GiB'"):
         PatchRunner(plan, primitives(plan.machine), random_weights(network, 0))
 

@@ -20,8 +20,8 @@ from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run
 from planner.partition import cut_network
 from planner.segmentations import segmentations
 from znni.core.shapes import Shape5, Vec3, offsets
-from znni.engine.backends.cuda import backend as device_backend
 from znni.engine.backends.cuda import recombine as device_recombine
+from znni.engine.backends.cuda import step_runner
 from znni.engine.backends.cuda.part_runner import DevicePartRunner
 from znni.engine.backends.host.part_runner import HostPartRunner
 from znni.engine.backends.host.recombine import recombine
@@ -130,7 +130,7 @@ def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(
     with (
         mock.patch.object(arena, "SMALL", 1),
         mock.patch.object(arena, "map_pages", map_pages),
-        mock.patch.object(device_backend, "DeviceArena", Kept),
+        mock.patch.object(step_runner, "DeviceArena", Kept),
     ):
         run(PatchRunner(plan, CATALOGUE, weights), weights, volume)
     if part := plan.part("cpu"):

@@ -35,7 +35,7 @@ def test_loops_make_each_voxel_of_a_patch_once(data: st.DataObject, network: Net
     found = Positions((ZERO,), ONE)
     for part in plan.parts:
         program = program_of(network, part, 1, 0)
-        assert [each.step for each in program.operations] == list(part.steps)
+        assert [each.step for each in program.steps] == list(part.steps)
         made = results(program, 0, found)
         found = Positions(tuple(at for each in made for at in each.at), made[0].stride)
     last = plan.steps[-1].shape_out.size
@@ -46,20 +46,20 @@ def test_loops_make_each_voxel_of_a_patch_once(data: st.DataObject, network: Net
 
 
 @given(st.data(), networks())
-def test_arrays_and_workspace_of_an_operation_do_not_overlap(
+def test_arrays_and_workspace_of_a_step_do_not_overlap(
     data: st.DataObject, network: Network
 ) -> None:
     patch = network.total_pooling
     plan = any_plan(data.draw, network, patch, patch, "auto")
     for part in plan.parts:
         program = program_of(network, part, 64, 64)
-        for operation in program.operations:
+        for placed in program.steps:
             spans = [
                 (array.start, array.start + array.shape.nbytes)
-                for name in {view.array for view in (*operation.reads, operation.writes)}
-                if (array := program.arrays.get(name)) and array.start != operation.late_at
+                for name in {view.array for view in (*placed.reads, placed.writes)}
+                if (array := program.arrays.get(name)) and array.start != placed.late_at
             ]
-            spans = sorted([*spans, operation.room])
+            spans = sorted([*spans, placed.room])
             assert all(one[1] <= other[0] for one, other in pairwise(spans))
             assert spans[0][0] >= 0
             assert spans[-1][1] <= program.size

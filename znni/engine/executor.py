@@ -1,7 +1,7 @@
-"""The executor: it runs a program on a backend, depth first.
+"""The executor: it runs a program, depth first.
 
-Each result goes through the loops within it before the next input is taken. A backend has what
-differs between devices: memory, clocks, and ways to launch work.
+Each result goes through the loops within it before the next input is taken. A ``StepRunner`` has
+what differs between devices: memory, clocks, and ways to launch work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from znni.engine.scaling import StoredScaling
 from znni.network.weights import Weights
 from znni.plans.fragments import ONE, Positions, positions_after
 from znni.plans.primitive import Catalogue, Run
-from znni.plans.program import Edges, Operation, Program, View
+from znni.plans.program import Edges, PlacedStep, Program, View
 from znni.plans.segments import Step
 from znni.plans.step_primitive import primitive_of
 
@@ -27,7 +27,7 @@ Array: TypeAlias = Any
 Measured: TypeAlias = Callable[[Step, float], None]
 
 
-# Every operation runs for a block itself.
+# Every step runs for a block itself.
 NOTHING_BEHIND = -1
 
 
@@ -59,24 +59,24 @@ def fragments_of(block: Block) -> Fragments:
     return Fragments(block.values[None], (block.start,), ONE, block.scaling)
 
 
-class Prepared(NamedTuple):
-    """An operation that is ready to run.
+class BuiltStep(NamedTuple):
+    """A step that is ready to run.
 
     Attributes:
-        operation: the operation.
+        placed: the step, with the places of its arrays.
         run: the function that computes it.
     """
 
-    operation: Operation
+    placed: PlacedStep
     run: Run
 
 
 class OutputMemory(NamedTuple):
-    """The memory of an operation's output.
+    """The memory of a step's output.
 
     Attributes:
         maps: the maps of the value, with all samples of their array.
-        view: the samples that the operation writes. None: it makes its output late.
+        view: the samples that the step writes. None: it makes its output late.
         inside: the samples of the maps that lie within the volume. None: all do.
     """
 
@@ -85,8 +85,8 @@ class OutputMemory(NamedTuple):
     inside: Box | None = None
 
 
-class Backend(Protocol):
-    """A device that runs operations."""
+class StepRunner(Protocol):
+    """A runner of steps on one device, with its memory for a program."""
 
     @property
     def arrays(self) -> Mapping[str, Array]:
@@ -103,14 +103,14 @@ class Backend(Protocol):
 
         Args:
             key: the input, and a number that equal work shares.
-            work: queues the operations, and returns their result.
+            work: queues the steps, and returns their result.
         """
 
-    def call(self, prepared: Prepared, given: Sequence[Any], output: OutputMemory) -> Array:
-        """Run an operation, and return its output.
+    def call(self, built: BuiltStep, given: Sequence[Any], output: OutputMemory) -> Array:
+        """Run a step, and return its output.
 
         Args:
-            prepared: the operation.
+            built: the step.
             given: its inputs. If it sees edges, the box of the whole input follows them.
             output: the memory of its output.
         """
@@ -119,12 +119,12 @@ class Backend(Protocol):
 class Carrier(Protocol):
     """The memory of a device for the planes that a sweep carries from block to block."""
 
-    def carry(self, array: Array, operation: Operation, passed: int) -> None:
+    def carry(self, array: Array, placed: PlacedStep, passed: int) -> None:
         """Put the planes that a sweep has carried before new ones, and carry the array's last ones.
 
         Args:
-            array: the array of an operation's output.
-            operation: the operation.
+            array: the array of a step's output.
+            placed: the step.
             passed: how often it has filled the array for the block before.
         """
 
@@ -132,22 +132,22 @@ class Carrier(Protocol):
         """Clear what a sweep carries: nothing comes before the next block."""
 
 
-# A function that takes the results of the last operation.
+# A function that takes the results of the last step.
 Put: TypeAlias = Callable[[Fragments], None]
 
 # A function that returns the part of the tensor that is handed on for so many items.
 Target: TypeAlias = Callable[[int], Array]
 
 
-def built_operations(program: Program, catalogue: Catalogue, weights: Weights) -> list[Prepared]:
-    """Return the operations of a program, prepared by their primitives."""
+def built_steps(program: Program, catalogue: Catalogue, weights: Weights) -> list[BuiltStep]:
+    """Return the steps of a program, built by their primitives."""
 
     def run(step: Step) -> Run:
         parameters = weights.of_operation([layer.name for layer in step.layers])
         primitive = primitive_of(catalogue, step.primitive)
         return primitive.build(step.operation, step.shape_in, parameters)
 
-    return [Prepared(each, run(each.step)) for each in program.operations]
+    return [BuiltStep(each, run(each.step)) for each in program.steps]
 
 
 class Executor:
@@ -155,27 +155,27 @@ class Executor:
 
     Args:
         program: the program.
-        operations: its operations, prepared.
-        backend: the device.
+        steps: its steps, built.
+        runner: runs them on the device.
         carrier: the memory for what a sweep carries; None: there are no sweeps.
     """
 
     def __init__(
         self,
         program: Program,
-        operations: Iterable[Prepared],
-        backend: Backend,
+        steps: Iterable[BuiltStep],
+        runner: StepRunner,
         carrier: Carrier | None = None,
     ) -> None:
         self._program = program
-        self._backend = backend
+        self._runner = runner
         self._carrier = carrier
-        prepared = iter(operations)
-        self._loops = [(loop, [next(prepared) for _ in loop.operations]) for loop in program.loops]
+        built = iter(steps)
+        self._loops = [(loop, [next(built) for _ in loop.steps]) for loop in program.loops]
         self._latest: tuple[Vec3, list[list[Edges | None]], int] | None = None
         self._numbers: dict[object, int] = {}
         self._passed = [0] * len(self._loops)  # how often each loop has run for a block
-        self._behind = NOTHING_BEHIND  # operations run whose outputs are needed farther behind
+        self._behind = NOTHING_BEHIND  # steps run whose outputs are needed farther behind
 
     def __call__(
         self, given: Fragments, put: Put, target: Target | None = None, *, follows: bool = False
@@ -184,13 +184,13 @@ class Executor:
 
         Args:
             given: the input. Each part of its values is read once, in order.
-            put: the function that takes the results of the last operation.
+            put: the function that takes the results of the last step.
             target: the function that returns the part of the tensor for the next results, if they
                 are handed on.
             follows: whether a sweep goes on from the block before. If not, the planes before the
                 block's are computed first.
         """
-        swept, (first, *_) = self._program.swept, self._program.operations
+        swept, (first, *_) = self._program.swept, self._program.steps
         if swept is None or self._carrier is None:
             self._loop(0, given, put, target)
             return
@@ -201,7 +201,7 @@ class Executor:
             self._behind = (back - 1) * swept.new if back else NOTHING_BEHIND
             stop = Vec3(*given.values.shape[2:]) - Vec3(back * swept.new, 0, 0)
             start = Vec3(stop.z - swept.new - self._program.first_planes, 0, 0)
-            values = self._backend.within(given.values, Box(start, stop))
+            values = self._runner.within(given.values, Box(start, stop))
             self._loop(0, given._replace(values=values), put, target)
 
     def _loop(self, level: int, given: Fragments, put: Put, target: Target | None) -> None:
@@ -211,7 +211,7 @@ class Executor:
             values, at = given.values[items], given.at[items]
             for chosen in loop.choices():
                 crop = loop.crop(chosen)
-                x = self._backend.within(values, crop) if crop else values
+                x = self._runner.within(values, crop) if crop else values
                 last = self._launch(level, x, at[0], target)
                 if last is None:
                     continue
@@ -223,7 +223,7 @@ class Executor:
                     put(results)
 
     def _launch(self, level: int, x: Array, start: Vec3, target: Target | None) -> Array:
-        """Run the operations of a loop once, and return their last value; None if it is not needed.
+        """Run the steps of a loop once, and return their last value; None if it is not needed.
 
         Args:
             level: the number of the loop.
@@ -233,22 +233,21 @@ class Executor:
             target: as for ``__call__``.
         """
         edges, number = self._edges(start)
-        return self._backend.launch((x, number), lambda: self._run(level, x, edges[level], target))
+        return self._runner.launch((x, number), lambda: self._run(level, x, edges[level], target))
 
     def _edges(self, start: Vec3) -> tuple[list[list[Edges | None]], int]:
-        """Return the ``Edges`` of all operations, for a block that begins at this voxel.
+        """Return the ``Edges`` of all steps, for a block that begins at this voxel.
 
         The latest result is kept. Small volumes have one block, and all windows begin at the same
         voxel.
 
         Returns:
-            The edges of each loop's operations, and a number that blocks of the same work share.
+            The edges of each loop's steps, and a number that blocks of the same work share.
         """
         program = self._program
         if self._latest is None or (program.storage and self._latest[0] != start):
             edges = [
-                [program.edges(operation, start) for operation in loop.operations]
-                for loop in program.loops
+                [program.edges(placed, start) for placed in loop.steps] for loop in program.loops
             ]
             work = tuple(each and (each.seen, each.inside) for each in chain(*edges))
             number = self._numbers.setdefault(work, len(self._numbers))
@@ -256,43 +255,43 @@ class Executor:
         return self._latest[1:]
 
     def _run(self, level: int, x: Array, edges: list[Edges | None], target: Target | None) -> Array:
-        """Run operation after operation of a loop, and return the last value.
+        """Run step after step of a loop, and return the last value.
 
-        Before a block of a sweep, only the first operations are needed. Then it returns None.
+        Before a block of a sweep, only the first steps are needed. Then it returns None.
         """
-        loop, operations = self._loops[level]
+        loop, steps = self._loops[level]
         passed, self._passed[level] = self._passed[level], self._passed[level] + 1
-        arrays = {**self._backend.arrays, loop.takes: x}
-        for prepared, edge in zip(operations, edges, strict=True):
-            operation = prepared.operation
-            if operation.behind <= self._behind:
+        arrays = {**self._runner.arrays, loop.takes: x}
+        for built, edge in zip(steps, edges, strict=True):
+            placed = built.placed
+            if placed.behind <= self._behind:
                 return None
-            given = [self._view(view, arrays) for view in operation.reads]
+            given = [self._view(view, arrays) for view in placed.reads]
             if edge and edge.whole is not None:
                 given.append(edge.whole)
-            writes = operation.writes
+            writes = placed.writes
             if writes.array not in arrays and target:
-                arrays[writes.array] = target(operation.step.shape_out.n)
-            output = self._backend.call(prepared, given, self._output(operation, arrays, edge))
-            if operation.late_at is not None:
+                arrays[writes.array] = target(placed.step.shape_out.n)
+            output = self._runner.call(built, given, self._output(placed, arrays, edge))
+            if placed.late_at is not None:
                 arrays[writes.array] = output
-            if operation.carried and self._carrier:
-                self._carrier.carry(arrays[writes.array], operation, passed)
-        last = self._program.output if self._program.storage else operations[-1].operation.writes
+            if placed.carried and self._carrier:
+                self._carrier.carry(arrays[writes.array], placed, passed)
+        last = self._program.output if self._program.storage else steps[-1].placed.writes
         return self._view(last._replace(box=None) if self._program.swept else last, arrays)
 
     def _view(self, view: View, arrays: Mapping[str, Array]) -> Array:
         """Return the samples of a view."""
-        maps = self._backend.maps(view, arrays[view.array])
-        return maps if view.box is None else self._backend.within(maps, view.box)
+        maps = self._runner.maps(view, arrays[view.array])
+        return maps if view.box is None else self._runner.within(maps, view.box)
 
     def _output(
-        self, operation: Operation, arrays: Mapping[str, Array], edges: Edges | None
+        self, placed: PlacedStep, arrays: Mapping[str, Array], edges: Edges | None
     ) -> OutputMemory:
-        """Return the memory of an operation's output."""
-        view = operation.writes
-        maps = self._backend.maps(view, arrays[view.array])
-        if operation.late_at is not None:
+        """Return the memory of a step's output."""
+        view = placed.writes
+        maps = self._runner.maps(view, arrays[view.array])
+        if placed.late_at is not None:
             return OutputMemory(maps, None)
-        inside = edges.inside if edges and operation.cleared else None
+        inside = edges.inside if edges and placed.cleared else None
         return OutputMemory(maps, self._view(view, arrays), inside)

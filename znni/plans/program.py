@@ -1,7 +1,7 @@
-"""The program of a device's part of a plan: operations in loops, and a place for each value.
+"""The program of a device's part of a plan: steps in loops, and a place for each value.
 
 A segment becomes a loop. One pass takes some items of the input, and one offset for each plain
-pooling. It runs the loop's operations. The next loop then runs on their last result. A block of a
+pooling. It runs the loop's steps. The next loop then runs on their last result. A block of a
 tiled network is a loop that runs once.
 """
 
@@ -57,7 +57,7 @@ class Carried(NamedTuple):
 
 
 class View(NamedTuple):
-    """The part of an array that an operation reads or writes.
+    """The part of an array that a step reads or writes.
 
     Attributes:
         value: the name of the value that it is a part of.
@@ -74,7 +74,7 @@ class View(NamedTuple):
     box: Box | None = None
 
 
-class Operation(NamedTuple):
+class PlacedStep(NamedTuple):
     """A step with the places of its arrays.
 
     Attributes:
@@ -88,7 +88,7 @@ class Operation(NamedTuple):
         staged: whether it makes its output in the workspace, from where it is copied.
         cleared: whether samples of its output outside the volume are set to zero.
         carried: what a sweep keeps of the array of its output; None: nothing.
-        behind: the planes before the block's, in voxels, that later operations of a sweep need of
+        behind: the planes before the block's, in voxels, that later steps of a sweep need of
             its output.
     """
 
@@ -104,16 +104,16 @@ class Operation(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Operations that run on some items of an input at a time.
+    """Steps that run on some items of an input at a time.
 
     Attributes:
         segment: the segment of the plan that it runs.
-        operations: the operations in order.
+        steps: the steps in order.
         takes: the name of the array that it takes a part of.
     """
 
     segment: Segment
-    operations: tuple[Operation, ...]
+    steps: tuple[PlacedStep, ...]
     takes: str
 
     def batches(self, items: int) -> Iterator[slice]:
@@ -129,7 +129,7 @@ class Loop(NamedTuple):
     def crop(self, chosen: tuple[Vec3, ...]) -> Box | None:
         """Return the samples of its input that a pass takes.
 
-        None: the network is tiled, and the view of each operation has a box.
+        None: the network is tiled, and the view of each step has a box.
         """
         if self.segment.is_tiled:
             return None
@@ -138,12 +138,12 @@ class Loop(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """The samples of an operation's arrays that lie within the volume, for a block.
+    """The samples of a step's arrays that lie within the volume, for a block.
 
     Attributes:
-        whole: the box of the whole input, counted from the first sample that the operation reads;
+        whole: the box of the whole input, counted from the first sample that the step reads;
             None: its work does not depend on it.
-        seen: the part of that box which the operation reads.
+        seen: the part of that box which the step reads.
         inside: the samples of the output's array.
     """
 
@@ -164,7 +164,7 @@ class Program:
         storage: the arrays of a block, if the network is tiled.
         strides: the voxels of the network's input between neighbouring samples of each value.
         swept: the planes of a sweep, if there is one.
-        first_planes: the planes of the input that the first operation takes in a sweep.
+        first_planes: the planes of the input that the first step takes in a sweep.
     """
 
     loops: tuple[Loop, ...]
@@ -177,24 +177,24 @@ class Program:
     first_planes: int = 0
 
     @property
-    def operations(self) -> tuple[Operation, ...]:
-        """All operations, in order."""
-        return tuple(each for loop in self.loops for each in loop.operations)
+    def steps(self) -> tuple[PlacedStep, ...]:
+        """All steps, in order."""
+        return tuple(each for loop in self.loops for each in loop.steps)
 
-    def edges(self, operation: Operation, start: Vec3) -> Edges | None:
-        """Return what an operation reads and makes of a block; None: the network is not tiled.
+    def edges(self, placed: PlacedStep, start: Vec3) -> Edges | None:
+        """Return what a step reads and makes of a block; None: the network is not tiled.
 
         Args:
-            operation: the operation.
+            placed: the step.
             start: the voxel of the whole output at which the block begins.
         """
-        step, storage = operation.step, self.storage
+        step, storage = placed.step, self.storage
         if storage is None:
             return None
         inside = storage.inside(step.gives, start // self.strides[step.gives])
         if not step.layers[0].sees_edges:
             return Edges(None, None, inside)
-        (view,) = operation.reads
+        (view,) = placed.reads
         assert view.box is not None
         whole = storage.whole(view.value, start // self.strides[view.value])
         whole = whole.shifted(ZERO - view.box.start)
@@ -214,8 +214,8 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
     placed = arrays.placement()
     carried, size = _carried(part, placed.size, alignment)
     views, storage = _Views(network, part.storage), part.storage
-    operations = [
-        Operation(
+    placed_steps = [
+        PlacedStep(
             step,
             views.reads(step),
             views.view_of(step.gives) if storage else views.new(step, sweeps),
@@ -229,7 +229,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
             part.steps, arrays.uses, placed.room, carried, strict=True
         )
     ]
-    remaining = iter(operations)
+    remaining = iter(placed_steps)
     loops = tuple(
         Loop(
             segment,
@@ -255,7 +255,7 @@ def _carried(
 ) -> tuple[list[tuple[Carried | None, int]], int]:
     """Return what each step carries of its output's array, and where the arena ends.
 
-    With each comes ``Operation.behind``: the planes that later steps need of its output.
+    With each comes ``PlacedStep.behind``: the planes that later steps need of its output.
 
     Args:
         part: the part.

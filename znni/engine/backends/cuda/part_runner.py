@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from znni.core.option_types import OutputType
 from znni.core.trace import GPU_TRACK, note_span
-from znni.engine.backends.cuda.backend import CudaBackend, load_clearing, spare_bytes
 from znni.engine.backends.cuda.carried import PlaneCopies
 from znni.engine.backends.cuda.labels import DeviceLabels
 from znni.engine.backends.cuda.recombine import DeviceRecombination
 from znni.engine.backends.cuda.scaling import DeviceScaling
+from znni.engine.backends.cuda.step_runner import CudaStepRunner, load_clearing, spare_bytes
 from znni.engine.backends.cuda.transfer import Download, Parts, Span, Upload
 from znni.engine.backends.registry import PartToRun
 from znni.engine.block import Block, ComputeStage
 from znni.engine.column import Column
-from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
+from znni.engine.executor import Executor, Fragments, built_steps, fragments_of
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.machine.cuda import cupy, device_errors
@@ -89,7 +89,7 @@ class DevicePartRunner:
             self._download = Download()
             with self._compute:
                 program = program_of(plan.network, part, ALIGNMENT, spare_bytes(plan.network))
-                operations = built_operations(program, wanted.catalogue, wanted.weights)
+                steps = built_steps(program, wanted.catalogue, wanted.weights)
                 load_clearing(program)
                 copy_planes = PlaneCopies() if program.swept else None
                 self._recombine = DeviceRecombination(plan.patch, dtype)
@@ -100,8 +100,8 @@ class DevicePartRunner:
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             with self._compute:
-                self._backend = CudaBackend(program, plan.network, self._compute, copy_planes)
-            self._executor = Executor(program, operations, self._backend, self._backend)
+                self._runner = CudaStepRunner(program, plan.network, self._compute, copy_planes)
+            self._executor = Executor(program, steps, runner=self._runner, carrier=self._runner)
             self._upload = Upload(part.first_input, self._compute, itemsize, scale)
             extents = plan.network.blended_extents(plan.patch)
             dense = (plan.network.blended_features, *extents)
@@ -167,7 +167,7 @@ class DevicePartRunner:
         def put(made: Fragments) -> None:
             self._recombine(made.values, made.at, made.stride, dense)
 
-        self._backend.spans = steps
+        self._runner.spans = steps
         self._executor(given, put, follows=follows)
 
     def finish(self, launched: Launched) -> Finished:

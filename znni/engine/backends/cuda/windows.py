@@ -171,7 +171,7 @@ class DeviceWindows(DevicePartRunner):
     def _windows(self, launched: Launched, given: Fragments) -> Any:
         """Queue the layers of some windows, and return their outputs (n, f', z, y, x)."""
         parts, outputs = launched.parts, list[Fragments]()
-        self._backend.spans = launched.steps
+        self._runner.spans = launched.steps
         with self._upload.of(given) as values:
             self._executor(given._replace(values=values), outputs.append)
         parts.append(values)

@@ -9,12 +9,12 @@ import numpy as np
 
 from znni.core.shapes import Box
 from znni.engine.after_blending import Blended, onto
-from znni.engine.backends.host.backend import HostBackend
 from znni.engine.backends.host.recombine import recombine
+from znni.engine.backends.host.step_runner import HostStepRunner
 from znni.engine.backends.registry import PartToRun, backend_of
 from znni.engine.block import Block, ComputeStage
 from znni.engine.column import Column
-from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
+from znni.engine.executor import Executor, Fragments, built_steps, fragments_of
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import BlendedWindows, BoxSums
@@ -51,16 +51,16 @@ class HostPartRunner:
             self._tensors = cycle([tensor(part.output_shape, plan.gpu.name) for _ in range(2)])
         program = program_of(plan.network, part, ALIGNMENT, SPARE)
         self._maps = program.output.maps
-        operations = built_operations(program, wanted.catalogue, wanted.weights)
+        steps = built_steps(program, wanted.catalogue, wanted.weights)
         self._on_gpu: DeviceArena | None = None
         if not part.uses_gpu:
-            backend = HostBackend(program, measured, self._threads)
+            runner = HostStepRunner(program, measured, self._threads)
         else:
             with device_errors(plan.gpu.name):
                 cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
-                backend = HostBackend(program, measured, self._threads, page_locked=True)
+                runner = HostStepRunner(program, measured, self._threads, page_locked=True)
                 self._on_gpu = DeviceArena(part.gpu_working)
-        self._executor = Executor(program, operations, backend, backend)
+        self._executor = Executor(program, steps, runner=runner, carrier=runner)
 
     def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[ComputeStage]:
         """Return one stage: it gives dense output, the tensor for the GPU, or blended windows."""

@@ -1,11 +1,11 @@
-"""A GPU as a backend: operations are queued on one stream, and their arrays lie in one arena.
+"""The runner of steps on a GPU: they are queued on one stream, and their arrays lie in one arena.
 
 If a convolution or a pooling cannot write a view with gaps, it makes its output in the workspace,
 and the output is copied.
 
 The work of a tiled network's block depends only on the place of its input, and on the part of it
 that lies outside the volume. So most blocks, and all windows, take one launch of recorded work. The
-operations of the first blocks are launched one by one, and only these are timed.
+steps of the first blocks are launched one by one, and only these are timed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from znni.core.shapes import Box
 from znni.engine.backends.cuda.graphs import DeviceGraphs
 from znni.engine.backends.cuda.packed_values import PackedValues
 from znni.engine.backends.cuda.transfer import Parts, Span
-from znni.engine.executor import Array, OutputMemory, Prepared
+from znni.engine.executor import Array, BuiltStep, OutputMemory
 from znni.machine.arena import output_into
 from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, device_workspace
 from znni.machine.packed_arrays import PackedArray, in_words, voxel_shape
 from znni.network.layers import PackedLayer
 from znni.network.network import Network
 from znni.plans.array_layout import SECTOR, SECTOR_BYTES
-from znni.plans.program import ArrayPlace, Operation, Program, View
+from znni.plans.program import ArrayPlace, PlacedStep, Program, View
 from znni.plans.segments import Step
 from znni.primitives.gpu.common.clearing import clear_outside, clearing_kernel
 
@@ -43,11 +43,11 @@ def spare_bytes(network: Network) -> int:
     return STEP_SPARE if network.is_tiled else SPARE
 
 
-class CudaBackend:
+class CudaStepRunner:
     """A GPU's memory for a program, and its stream.
 
     Args:
-        program: the program. No operation makes its output late.
+        program: the program. No step makes its output late.
         network: the network.
         stream: the stream that computes, which is the current one.
         copy_planes: the function that copies what a sweep carries. None: there are no sweeps.
@@ -64,7 +64,7 @@ class CudaBackend:
         stream: Any,
         copy_planes: CopyPlanes | None = None,
     ) -> None:
-        late = [each.step.primitive for each in program.operations if each.late_at is not None]
+        late = [each.step.primitive for each in program.steps if each.late_at is not None]
         if late:
             raise ValueError(f"{late[0]} makes its output late, which primitives of a GPU may not")
         self._stream = stream
@@ -76,7 +76,7 @@ class CudaBackend:
         self.arrays = {name: self._array(array) for name, array in program.arrays.items()}
         self._carried = {
             each.step.gives: self._arena.array_at(carried.start, (carried.passes, *carried.shape))
-            for each in program.operations
+            for each in program.steps
             if (carried := each.carried)
         }
 
@@ -102,10 +102,10 @@ class CudaBackend:
             return maps.within(box)
         return maps[:, :, *box.slices]
 
-    def carry(self, array: Any, operation: Operation, passed: int) -> None:
+    def carry(self, array: Any, placed: PlacedStep, passed: int) -> None:
         """Queue the copies of the planes that a sweep carries: to an array, and then from it."""
         assert self._copy is not None
-        carried = self._carried[operation.step.gives][passed]
+        carried = self._carried[placed.step.gives][passed]
         planes = carried.shape[2]
         self._copy(carried, array[:, :, :planes])
         self._copy(array[:, :, -planes:], carried)
@@ -134,10 +134,10 @@ class CudaBackend:
         self._packed.begin()
         return work()
 
-    def call(self, prepared: Prepared, given: Sequence[Any], output: OutputMemory) -> Any:
-        """Queue an operation, and return its output."""
-        operation, run = prepared
-        step, into = operation.step, output.view
+    def call(self, built: BuiltStep, given: Sequence[Any], output: OutputMemory) -> Any:
+        """Queue a step, and return its output."""
+        placed, run = built
+        step, into = placed.step, output.view
         assert into is not None
         if not (isinstance(step.operation, PackedLayer) and step.operation.sums):
             # Sums are those of a whole value, and this step may read a part of it.
@@ -146,8 +146,8 @@ class CudaBackend:
                 for value in given
             ]
         with self._timed(step) if self.spans is not None else nullcontext():
-            with self._arena.step(operation.room):
-                if operation.staged:
+            with self._arena.step(placed.room):
+                if placed.staged:
                     apart = device_workspace(step.shape_out, np.float32)
                     with output_into(apart):
                         run(*given)
@@ -172,7 +172,7 @@ class CudaBackend:
 
 def load_clearing(program: Program) -> None:
     """Load the kernel that clears samples outside the volume, if the program needs it."""
-    if any(operation.cleared for operation in program.operations):
+    if any(placed.cleared for placed in program.steps):
         clearing_kernel()
 
 

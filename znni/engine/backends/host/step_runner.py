@@ -1,4 +1,4 @@
-"""The host as a backend: operations run one after the other, in one arena."""
+"""The host's runner of steps: they run one after the other, in one arena."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from znni.core.shapes import Box
 from znni.core.trace import note_span
-from znni.engine.executor import Array, Measured, OutputMemory, Prepared
+from znni.engine.executor import Array, BuiltStep, Measured, OutputMemory
 from znni.machine.arena import Arena, output_into
 from znni.network.weights import Float32
-from znni.plans.program import Operation, Program, View
+from znni.plans.program import PlacedStep, Program, View
 
 
-class HostBackend:
+class HostStepRunner:
     """The host's memory for a program, and its clock.
 
     Args:
@@ -39,7 +39,7 @@ class HostBackend:
         }
         self._carried = {
             each.step.gives: self._arena.array_at(carried.start, (carried.passes, *carried.shape))
-            for each in program.operations
+            for each in program.steps
             if (carried := each.carried)
         }
 
@@ -51,17 +51,17 @@ class HostBackend:
         """Return the samples of a value in a box."""
         return maps[:, :, *box.slices]
 
-    def carry(self, array: Float32, operation: Operation, passed: int) -> None:
+    def carry(self, array: Float32, placed: PlacedStep, passed: int) -> None:
         """Put the planes that a sweep has carried before new ones, and carry the array's last ones.
 
         Args:
-            array: the array of an operation's output.
-            operation: the operation.
+            array: the array of a step's output.
+            placed: the step.
             passed: how often it has filled the array for the block before.
         """
         from znni.primitives.cpu.common.workers import workers
 
-        carried = self._carried[operation.step.gives][passed]
+        carried = self._carried[placed.step.gives][passed]
         planes = carried.shape[2]
 
         def task(_worker: int, maps: slice) -> None:
@@ -80,16 +80,16 @@ class HostBackend:
         """Do work."""
         return work()
 
-    def call(self, prepared: Prepared, given: Sequence[Any], output: OutputMemory) -> Float32:
-        """Run an operation, and return its output.
+    def call(self, built: BuiltStep, given: Sequence[Any], output: OutputMemory) -> Float32:
+        """Run a step, and return its output.
 
         The primitive takes its output from ``new_output``. ``output_into`` and ``Arena.step`` say
         where that lies.
         """
-        operation, run = prepared
+        placed, run = built
         begun = time.perf_counter()
         with (
-            self._arena.step(operation.late_at, operation.room),
+            self._arena.step(placed.late_at, placed.room),
             output_into(output.view),
         ):
             made = run(*given)
@@ -98,7 +98,7 @@ class HostBackend:
             from znni.primitives.cpu.common.workers import workers
 
             clear_outside(output.maps, output.inside, workers(self._threads))
-        ended, step = time.perf_counter(), operation.step
+        ended, step = time.perf_counter(), placed.step
         self._measured(step, ended - begun)
         note_span(step.operation.name, begun, ended, str(step.primitive))
         return made
