@@ -122,6 +122,18 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
 def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
     """Return about the least memory of a device under which a plan is half as fast as the best.
 
+    Args:
+        search: the search.
+        least: bytes of the device that the smallest plan takes.
+        device: the device whose memory is varied.
+    """
+    plan = half_as_fast(search, least, device)
+    return max(least, _bytes_on(device, plan)) if plan else least
+
+
+def half_as_fast(search: Search, least: int, device: DeviceKind) -> Plan | None:
+    """Return about the smallest plan that is half as fast as the best; None if no plan is found.
+
     The best plan is that under 16 times the least memory. Only cubes and boxes between two cubes
     are tried, with whole batches, so this takes about a second.
 
@@ -135,23 +147,21 @@ def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
     def plan_within(memory: float) -> Plan | None:
         return undivided.within(ceil(memory), device).fastest_of(patches)
 
-    def device_bytes(plan: Plan) -> int:
-        return plan.limits[device][0].total if device in plan.limits else 0
-
     some = cubes(undivided, at_equal_ratios(4, max(search.output), EDGES))
     patches = some + [box for a, b in pairwise(some) for box in _between(a, b)]
-    best = plan_within(WELL_OFF * least)
-    if best is None:
-        return least
-    last = best
+    best = last = plan_within(WELL_OFF * least)
     for memory in reversed(at_equal_ratios(least, WELL_OFF * least, STEPS)[:-1]):
-        if device_bytes(last) <= memory:
+        if last is None or _bytes_on(device, last) <= memory:
             continue  # the plan found fits
         plan = plan_within(memory)
-        if plan is None or plan.seconds > 2 * best.seconds:
+        if plan is None or best is None or plan.seconds > 2 * best.seconds:
             break
         last = plan
-    return max(least, device_bytes(last))
+    return last
+
+
+def _bytes_on(device: DeviceKind, plan: Plan) -> int:
+    return plan.limits[device][0].total if device in plan.limits else 0
 
 
 def best_split(search: Search) -> Plan | None:

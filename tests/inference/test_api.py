@@ -119,6 +119,24 @@ def test_threads_that_no_core_is_for(network: Network, caplog: pytest.LogCapture
     assert re.fullmatch(r"the plan has 999 threads, and .* more are no faster; give .*", warning)
 
 
+def test_more_memory_is_advised_if_it_would_save_nearly_all_work(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def advised(memory: int) -> list[str]:
+        caplog.clear()
+        out = np.empty((1, 85, 85, 85), np.float32)
+        znni.dry_run(np.empty((100,) * 3, np.uint8), "boundaries", out, ram=memory, device="cpu")
+        return [record.getMessage() for record in caplog.records]
+
+    roomy = znni.search("boundaries", (100,) * 3, ram="8GiB", device="cpu")
+    least = roomy.smallest().memory.total
+    (warning,) = advised(least + 2**22)
+    found = re.search(r"% of the work is repeated; .*--ram (\d+)MiB\) the run is about", warning)
+    assert found
+    assert least < int(found[1]) * 2**20 < 2 * least
+    assert not advised(int(found[1]) * 2**20)
+
+
 def test_plan(network: Network) -> None:
     plan = znni.plan("tiny.yaml", VOLUME)
     assert isinstance(plan, Plan)

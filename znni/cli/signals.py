@@ -10,14 +10,10 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING, NoReturn
 
+from znni.core.system import ASKING_TO_STOP
+
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
-
-# Ctrl-C, a request to terminate, and a closed terminal. Not every system has all three.
-ASKING_TO_STOP = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
-
 
 # Python drops an exception that is raised while it deletes an object. Then the signal is sent
 # again.

@@ -33,6 +33,11 @@ MOVES_OPEN_FILES = fcntl is not None
 # True if a new process can inherit open descriptors of this one.
 PASSES_DESCRIPTORS = fcntl is not None
 
+# Ctrl-C, a request to terminate, and a closed terminal.
+ASKING_TO_STOP = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
 LOCKED_BYTE = 2**31 - 2  # Windows locks bytes, which others cannot read; no file has this one
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 

@@ -28,6 +28,10 @@ log = logging.getLogger("znni")
 # Share of a failed plan's memory, without that of the process, that the next plan may take.
 NEXT_SHARE = 3 / 4
 
+# More memory is advised if so much of the work is repeated, the run takes so many seconds, and it
+# would be so many times as fast.
+MUCH_WASTED, LONG_SECONDS, FASTER = 0.9, 60.0, 3
+
 # Where memory ran out, and the remedy, if no smaller plan exists.
 REMEDIES: dict[DeviceKind, tuple[str, str]] = {
     HOST: (
@@ -83,6 +87,7 @@ def given_or_found(
             tell(perf_counter() - start)
         _warn_beyond_available(plan, held)
         _warn_of_idle_threads(plan)
+        _warn_of_little_memory(search, plan)
         return plan
     checked = checked_plan(given, required.network, choices, stored, required.job)
     _warn_beyond_available(checked, held)
@@ -215,6 +220,25 @@ def _warn_of_idle_threads(plan: Plan) -> None:
             threads,
             counted(cores, "core"),
             option("threads", cores),
+        )
+
+
+def _warn_of_little_memory(search: Search, plan: Plan) -> None:
+    """Warn if a long run repeats nearly all work for want of memory that is available."""
+    if plan.gpu_memory or plan.wasted_work < MUCH_WASTED or plan.seconds < LONG_SECONDS:
+        return
+    from planner.sensitivity import half_as_fast
+
+    larger = half_as_fast(search, search.smallest().memory.total, HOST)
+    available = detect_host().host.memory
+    if larger and larger.memory.total <= available and plan.seconds > FASTER * larger.seconds:
+        log.warning(
+            "%s of memory is little for this network: %.0f%% of the work is repeated; with %s the "
+            "run is about %.0f times as fast",
+            in_units(plan.machine.host.memory),
+            100 * plan.wasted_work,
+            option("ram", f"{-(-larger.memory.total // 2**20)}MiB"),
+            plan.seconds / larger.seconds,
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 from paths import NETWORKS
 
-from znni.primitives.cpu.common.lazy_kernel import LazyKernel, lazy_njit
+from znni.primitives.cpu.common.lazy_kernel import LazyKernel, compiling, lazy_njit
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 
 
@@ -74,3 +76,24 @@ def test_a_kept_plan_imports_no_compiler_and_no_format() -> None:
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
     assert done.stdout == "\n"
+
+
+def test_an_interrupt_waits_until_a_kernel_is_compiled() -> None:
+    """In a function that LLVM calls, it would be dropped."""
+    called = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))
+    ended = False
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), compiling():  # noqa: PT012
+        called()
+        ended = True
+    assert ended
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_signals_that_are_ignored_stay_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with compiling():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -6,15 +6,17 @@ until it is called, or until a kernel that uses it is compiled.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import update_wrapper
-from threading import RLock
+from threading import RLock, current_thread, main_thread
 from time import perf_counter
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from znni.core.loading import without_collections
+from znni.core.system import ASKING_TO_STOP
 
 # Held while a kernel is made.
 making = RLock()
@@ -26,12 +28,37 @@ _compiled_seconds: list[float] = []
 def compiling() -> Iterator[None]:
     """Note how long kernels are compiled within a ``with`` block.
 
-    Collections of garbage would take an eighth of the time, and find little.
+    Collections of garbage would take an eighth of the time, and find little. Signals wait until
+    the end of the block.
     """
     start = perf_counter()
-    with without_collections():
+    with _signals_waiting(), without_collections():
         yield
     _compiled_seconds.append(perf_counter() - start)
+
+
+@contextmanager
+def _signals_waiting() -> Iterator[None]:
+    """Let handlers of signals wait until the end of a ``with`` block in the main thread.
+
+    LLVM calls functions of numba. Python drops an exception that a handler raises in such a call.
+    Then the interrupt is lost, and numba fails for want of what the function would have done.
+    """
+    if current_thread() is not main_thread():  # handlers run in the main thread alone
+        yield
+        return
+    waiting: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in ASKING_TO_STOP}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, _frame: waiting.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in waiting:
+            signal.raise_signal(number)
 
 
 def compiled_seconds() -> float:
