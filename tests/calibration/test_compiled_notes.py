@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import INFER, succeeds
 
+import znni
 from znni.calibration import compiled_notes
 from znni.calibration.compiled_notes import about_compiling, note_compiled
 from znni.inference.planning import plan
@@ -34,6 +35,18 @@ def test_only_a_first_run_is_told_to_compile() -> None:
     assert "first run" not in succeeds(*SHOW, "--machine", "laptop")
     succeeds(*INFER)
     assert "first run" not in succeeds(*SHOW)
+
+
+def test_a_stopped_run_has_compiled_its_kernels() -> None:
+    def stop(done: int, _total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    made = plan("tiny.yaml", (7, 20, 23))
+    assert about_compiling(made)
+    with pytest.raises(KeyboardInterrupt):
+        znni.infer("volume.h5", "tiny.yaml", "out.zarr", progress=stop)
+    assert about_compiling(made) == ""
 
 
 def test_steps_that_differ_in_names_and_shapes_share_kernels() -> None:

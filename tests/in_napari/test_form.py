@@ -13,6 +13,7 @@ from command_line import LONG_VOLUME, voxels
 from napari_window import plan
 from paths import ROOT
 
+from znni.core.plan_options import memory_size
 from znni.napari import form, widget
 from znni.napari.widget import RunWidget
 
@@ -84,7 +85,7 @@ def test_the_choices_become_the_options_of_a_run(chosen: RunWidget, viewer: Any)
     controls = chosen.form
     assert controls.asked().task.options == {
         "device": "auto",
-        "ram": "512.4MiB",
+        "ram": memory_size("512.4MiB"),
         "border": "valid",
     }
     controls.stored.setCurrentText(form.LABELS)

@@ -19,7 +19,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_wait_for_the_first_block_is_counted(clock: list[float]) -> None:
-    run = RunStatus(compiles=True)
+    run = RunStatus(status.COMPILING)
     assert run.waiting() == status.COMPILING
     clock[0] = 40.3
     assert run.waiting() == f"{status.COMPILING}, 40 s so far"
@@ -40,6 +40,14 @@ def test_a_run_that_goes_on_waits_for_its_first_block(clock: list[float]) -> Non
     run.begin()
     assert run.waiting()
     run.progressed(Progressed(3, 4))
+    assert not run.waiting()
+
+
+def test_nothing_is_waited_for_after_the_end(clock: list[float]) -> None:
+    run = RunStatus(status.PLANNING)
+    clock[0] = 3
+    assert run.waiting() == "planning, 3 s so far"
+    run.end()
     assert not run.waiting()
 
 

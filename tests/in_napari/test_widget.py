@@ -216,6 +216,23 @@ def test_wrong_names_are_errors_before_a_plan(
         chosen.plan.click()
         assert not chosen.is_busy
         assert "no such network file" in told[-1][1]
+    chosen.form.network.setCurrentText("tiny.yaml")
+    chosen.form.out.setText("other.zarr")
+    chosen.form.ram.setText("lots")
+    chosen.plan.click()
+    assert not chosen.is_busy
+    assert "'lots' is not a size of memory" in told[-1][1]
+
+
+def test_a_volume_that_cannot_be_opened_is_an_error(
+    window: RunWidget, told: list[tuple[str, str]]
+) -> None:
+    window.open("volume.h5:/nope")
+    assert told[-1][0] == "error"
+    assert "has no dataset '/nope'" in told[-1][1]
+    assert window.status.text() == f"failed: {told[-1][1]}"
+    assert not window.run.isEnabled()
+    assert not window.cancel.isEnabled()
 
 
 def test_the_slider_moves_the_labels(chosen: RunWidget, viewer: Any) -> None:

@@ -145,7 +145,11 @@ class OpenRun:
                 marks.append(high_water_mark())  # the next run resets it
                 let_next()
 
-            spent += runner.run(state, smaller, last=not session.keeps, computed=computed)
+            try:
+                spent += runner.run(state, smaller, last=not session.keeps, computed=computed)
+            finally:
+                if remaining.voxels < left:  # also if the run was stopped
+                    session.note_compiled(runner.plans[-1])
             gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
             taken = runner.workers_memory + max(*marks, high_water_mark())
             measured = as_run(

@@ -219,6 +219,12 @@ class Session:
         if not self.keeps:
             self._refine()
 
+    def note_compiled(self, plan: Plan) -> None:
+        """Note that the kernels of a plan are compiled, once for each plan."""
+        if plan.computation not in self._compiled:
+            note_compiled(plan)
+            self._compiled.add(plan.computation)
+
     def note_phases(self, report: Report, found: Plan, *, whole: bool) -> None:
         """Note how long the fixed phases of a finished run took, for later predictions.
 
@@ -233,9 +239,6 @@ class Session:
                 on with an earlier one.
         """
         plan, spent = report.plan, report.time
-        if plan.computation not in self._compiled:
-            note_compiled(plan)
-            self._compiled.add(plan.computation)
         if report.fallbacks or not whole or not spent.around.start:
             return
         cuda = None

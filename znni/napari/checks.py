@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from znni.core.errors import InvalidInput
@@ -27,6 +28,12 @@ def check_output(name: str, *, overwrite: bool) -> None:
     """
     if not overwrite and Path(name).exists():
         raise InvalidInput(f"{name} exists; {OVERWRITE}")
+
+
+def folder_for_outputs() -> Path:
+    """Return the folder in which napari was started, or the user's own if it cannot be written."""
+    here = Path.cwd()
+    return here if os.access(here, os.W_OK) else Path.home()
 
 
 def full_name(name: str) -> str:

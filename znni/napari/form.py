@@ -23,8 +23,9 @@ from qtpy.QtWidgets import (
 
 import znni
 from znni.core.errors import InvalidInput
+from znni.core.plan_options import memory_size
 from znni.core.run_options import parse_channel
-from znni.napari.checks import check_network, check_output, full_name
+from znni.napari.checks import check_network, check_output, folder_for_outputs, full_name
 from znni.napari.layers import PLACE, offer_layers, scan_files, source_of, voxel_size_of
 from znni.napari.task import Task
 
@@ -139,7 +140,10 @@ class Form(QWidget):
         check_output(out, overwrite=self.overwrite.isChecked())
         options: dict[str, Any] = {"device": self.device.currentText()}
         if ram := self.ram.text().strip():
-            options["ram"] = ram
+            try:
+                options["ram"] = memory_size(ram)
+            except ValueError as error:
+                raise InvalidInput(str(error)) from None
         if self.overwrite.isChecked():
             options["overwrite"] = True
         if self.stored.currentText() == CASE or znni.is_whole_case(network):
@@ -165,7 +169,7 @@ class Form(QWidget):
         if layer is None or not network or self.out.text() not in ("", self._suggested):
             return
         place = layer.metadata.get(PLACE) or layer.source.path
-        folder = Path(str(place).split(":/")[0]).parent if place else Path.home()
+        folder = Path(str(place).split(":/")[0]).parent if place else folder_for_outputs()
         name = layer.name
         for ending in (".nii.gz", Path(name).suffix):
             name = name.removesuffix(ending)

@@ -1,4 +1,4 @@
-"""The status of a run, in words."""
+"""The status of a plan or a run, in words."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from time import monotonic
 from znni.core.text import duration
 from znni.napari.task import Progressed
 
+PLANNING, STARTING = "planning", "starting"
 COMPILING = "starting: kernels are compiled, once on this machine"
 FIRST_BLOCK = "computing the first block"
 COMPLETING = "completing the output"  # with its coarser resolutions
 
 
 class RunStatus:
-    """The status of one run.
+    """The status of one plan or run.
 
     Args:
-        compiles: whether kernels have to be compiled before the first block.
+        doing: what is done until the first block begins.
         share: the share of the output that an earlier run has finished.
 
     Attributes:
         is_computing: whether the first block has begun.
     """
 
-    def __init__(self, *, compiles: bool = False, share: float = 0.0) -> None:
-        self._doing = COMPILING if compiles else "starting"
+    def __init__(self, doing: str = STARTING, share: float = 0.0) -> None:
+        self._doing = doing
         self._since = monotonic()
         self._is_waiting = True
         self._share = share
@@ -37,8 +38,12 @@ class RunStatus:
         self._doing, self._since = FIRST_BLOCK, monotonic()
         self._is_waiting = self.is_computing = True
 
+    def end(self) -> None:
+        """Note that the plan or the run has ended: nothing more is waited for."""
+        self._is_waiting = False
+
     def waiting(self) -> str:
-        """Return the words for the time until the first block is finished; empty after it."""
+        """Return the words for the time until the first block, or the plan; empty after it."""
         if not self._is_waiting:
             return ""
         seconds = int(monotonic() - self._since)
@@ -53,7 +58,7 @@ class RunStatus:
         self._share = event.done / max(1, event.total)
         left = self._rate.left(event)
         step = event.step or (COMPLETING if event.done == event.total else "")
-        parts = [f"{self._share:.0%}", step, f"{duration(left)} left" if left else ""]
+        parts = [f"{int(100 * self._share)}%", step, f"{duration(left)} left" if left else ""]
         return ", ".join(filter(None, parts))
 
     def cancelled(self) -> str:

@@ -24,11 +24,11 @@ from qtpy.QtWidgets import (
 
 from znni.core.errors import ZnniError, in_one_line
 from znni.napari.form import THRESHOLD, Form
-from znni.napari.job import Job
+from znni.napari.job import ENDS, Job
+from znni.napari.layers import layer_of
 from znni.napari.messages import show_failure, show_message, show_warning
 from znni.napari.output import OutputLayer, added
-from znni.napari.reading import read
-from znni.napari.status import RunStatus
+from znni.napari.status import COMPILING, PLANNING, STARTING, RunStatus
 from znni.napari.task import (
     Began,
     Cancelled,
@@ -45,6 +45,7 @@ from znni.napari.threshold import ThresholdBox
 PARTS = 1000  # of the progress bar
 
 HINT = "Choose a layer and a network, then press Plan."
+MEANWHILE = "The plan will be here in some seconds."
 COMPLETE = "The output is complete. Below is the report."
 NO_PLAN = "cancelled: no plan was made"
 CHANGED = "The choices have changed. Press Plan."
@@ -101,12 +102,16 @@ class RunWidget(QWidget):
         for closing in (self.destroyed, QApplication.instance().aboutToQuit):
             closing.connect(lambda: _stop(jobs))
         self._offer_layers()
+        self._enable()
 
     def open(self, place: str) -> None:
         """Open a volume as a layer, and choose it as input."""
-        for made in read(place):
-            if made[0] is not None:
-                self.form.layer.setCurrentText(added(self._viewer, made).name)
+        try:
+            layer = added(self._viewer, layer_of(place))
+        except ZnniError as error:
+            self._show_failed(in_one_line(error))
+        else:
+            self.form.layer.setCurrentText(layer.name)
 
     def stop(self) -> None:
         """Stop the job that goes on. Finished blocks are kept."""
@@ -131,9 +136,13 @@ class RunWidget(QWidget):
             return
         job = Job(replace(asked.task, runs=runs), asked.array)
         self._jobs.append(job)
-        self._now = RunStatus(compiles=self._found.compiles, share=self._found.finished)
+        starting = COMPILING if self._found.compiles else STARTING
+        self._now = RunStatus(starting if runs else PLANNING, self._found.finished)
         self._output = OutputLayer(self._viewer, asked.task.out, asked.layer) if runs else None
-        self.status.setText(self._now.waiting() if runs else "planning")
+        self.status.setText(self._now.waiting())
+        if not runs:
+            self.summary.setText(MEANWHILE)
+            self.details.clear()
         self.bar.setRange(0, 0)  # busy, until the first block is finished
         self._enable()
         worker = create_worker(_events, job, _start_thread=False)
@@ -143,6 +152,8 @@ class RunWidget(QWidget):
 
     def _take(self, event: Event | None) -> None:
         """Show what a job tells."""
+        if isinstance(event, ENDS):
+            self._now.end()
         match event:
             case Began():
                 self._now.begin()
@@ -156,10 +167,12 @@ class RunWidget(QWidget):
                 self._show_finished(event)
             case Cancelled():
                 self._show_end(self._now.cancelled() if self._output else NO_PLAN)
+                if not self._output:
+                    self.summary.setText(HINT)
                 show_message(self.status.text())
             case Failed():
                 self._show_failed(event.text)
-            case None if self._output:
+            case None:
                 self._show_waiting()
                 self._show_output()
 
@@ -187,7 +200,7 @@ class RunWidget(QWidget):
         self._show_output()
 
     def _show_waiting(self) -> None:
-        """Show what happens before the first block is finished, and for how long."""
+        """Show what happens before the first block is finished, or a plan is, and for how long."""
         words = self._now.waiting()
         if words and not any(job.is_stopping for job in self._jobs):
             self.status.setText(words)
@@ -224,6 +237,7 @@ class RunWidget(QWidget):
     def _show_end(self, text: str) -> None:
         """Show how a job ended. Its plan no longer holds: part of the output may be finished."""
         self.status.setText(text)
+        self.run.setText("Run")
         self._planned = False
 
     def _set_bar(self, share: float) -> None:
