@@ -326,7 +326,7 @@ def test_plans_that_are_kept_make_room_for_the_next_case(tmp_path: Path) -> None
     options = Options(limits=Choices(device="cpu", threads=1, costs="built-in"))
     case = Case((write(tmp_path / "scan.nii", noise()[:8, 20:60, 20:60]),), tmp_path / "a.nii")
     predict(case, net, random_weights(net, 7), session, options)
-    kept = session.processes
+    kept = session.prepared
     held = kept.held("cpu")
     assert held > 0
     with kept.taking(100, 0, held + 100):

@@ -28,7 +28,7 @@ from znni.core.errors import InvalidInput
 from znni.inference import session as session_module
 from znni.inference.open_run import OpenRun
 from znni.inference.plan_choice import given_or_found
-from znni.inference.process_cache import ProcessCache
+from znni.inference.prepared_plans import PreparedPlans
 from znni.inference.session import Session
 from znni.network.network import Network
 from znni.network.weights import random_weights
@@ -60,20 +60,20 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each plan was made ready ahead, by calls that made one ready."""
     found: list[bool] = []
-    ahead, take = ProcessCache.build_ahead, ProcessCache.take
+    ahead, take = PreparedPlans.build_ahead, PreparedPlans.take
 
-    def build_ahead(self: ProcessCache, *given: Any) -> None:
+    def build_ahead(self: PreparedPlans, *given: Any) -> None:
         ahead(self, *given)
         found.append(bool(self._kept))
 
-    def taken(self: ProcessCache, *given: Any) -> Any:
+    def taken(self: PreparedPlans, *given: Any) -> Any:
         kept = list(self._kept.values())
         made = take(self, *given)
         assert kept in ([], [made])
         return made
 
-    monkeypatch.setattr(ProcessCache, "build_ahead", build_ahead)
-    monkeypatch.setattr(ProcessCache, "take", taken)
+    monkeypatch.setattr(PreparedPlans, "build_ahead", build_ahead)
+    monkeypatch.setattr(PreparedPlans, "take", taken)
     return found
 
 
@@ -180,18 +180,18 @@ def test_a_case_ahead_waits_if_there_is_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net, cases = folder_of_cases(tmp_path)
-    taking, memory = ProcessCache.taking, list[int]()
+    taking, memory = PreparedPlans.taking, list[int]()
 
-    def tight(self: ProcessCache, nbytes: int, process: int, _allowed: int) -> Any:
+    def tight(self: PreparedPlans, nbytes: int, process: int, _allowed: int) -> Any:
         return taking(self, nbytes, process, process + nbytes)
 
     compute = OpenRun.compute
 
     def watched(self: OpenRun) -> Any:
-        self._progress = lambda *_: memory.append(self._session.processes._beside)
+        self._progress = lambda *_: memory.append(self._session.prepared._beside)
         return compute(self)
 
-    monkeypatch.setattr(ProcessCache, "taking", tight)
+    monkeypatch.setattr(PreparedPlans, "taking", tight)
     monkeypatch.setattr(OpenRun, "compute", watched)
     report = predict_cases(cases, net, OPTIONS)
     assert not report.failures
@@ -237,7 +237,7 @@ def test_a_run_that_may_measure_is_opened_in_its_turn(
     find = Session.plan_for
 
     def noted(self: Session, *given: Any) -> Any:
-        had_turns.append(threading.get_ident() in self.processes._running)
+        had_turns.append(threading.get_ident() in self.prepared._running)
         return find(self, *given)
 
     monkeypatch.setattr(Session, "plan_for", noted)

@@ -14,7 +14,7 @@ from worker_runners import NETWORK, Sums, SumsPlan, sums
 from znni.core.errors import OutOfDeviceMemory, Unreadable
 from znni.core.shapes import Box, Vec3
 from znni.engine.block_reader import BlockReader
-from znni.engine.pipeline import ThisProcess, run_volume
+from znni.engine.pipeline import PreparedHere, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
@@ -55,7 +55,7 @@ class Case:
         self.expected = np.stack([sums(x), -sums(x)])
         self.found = np.zeros_like(self.expected)
 
-    def run(self, processes: ThisProcess) -> Stopwatch:
+    def run(self, processes: PreparedHere) -> Stopwatch:
         watch = Stopwatch()
         reader = BlockReader(self.volume, self.job, NETWORK, random_weights(NETWORK, 0))
         output = ArrayOutput(self.found, 2, self.job.output)
@@ -81,7 +81,7 @@ def test_the_first_block_is_read_while_the_layers_are_made() -> None:
         return Sums(PLAN)
 
     built: list[threading.Thread] = []
-    case, processes = Case(before_reading), ThisProcess(PLAN, made)
+    case, processes = Case(before_reading), PreparedHere(PLAN, made)
     watch = case.run(processes)
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
     assert built == [threading.main_thread()]
@@ -116,7 +116,7 @@ def test_layers_that_cannot_be_made_end_the_run_though_a_block_is_read(
 
     case = Case(before_reading)
     with pytest.raises(type(error)) as raised:
-        case.run(ThisProcess(PLAN, not_made))
+        case.run(PreparedHere(PLAN, not_made))
     assert raised.value is error
     assert threading.active_count() <= threads + 1  # that of Python's own pool may be new
     assert case.remaining.voxels == case.job.output.volume
@@ -135,7 +135,7 @@ def test_a_block_that_cannot_be_read_ends_the_run_when_the_layers_are_made() -> 
         return Sums(PLAN)
 
     with pytest.raises(Unreadable, match="the disk is torn"):
-        Case(torn).run(ThisProcess(PLAN, made))
+        Case(torn).run(PreparedHere(PLAN, made))
 
 
 def test_what_failed_first_is_raised_if_both_fail() -> None:
@@ -153,7 +153,7 @@ def test_what_failed_first_is_raised_if_both_fail() -> None:
         raise OSError("no kernel")
 
     with pytest.raises(Unreadable, match="the disk is torn"):
-        Case(torn).run(ThisProcess(PLAN, not_made))
+        Case(torn).run(PreparedHere(PLAN, not_made))
 
 
 def test_layers_that_could_not_be_made_are_made_by_the_next_run() -> None:
@@ -164,7 +164,7 @@ def test_layers_that_could_not_be_made_are_made_by_the_next_run() -> None:
             raise failures.pop()
         return Sums(PLAN)
 
-    case, processes = Case(lambda: None), ThisProcess(PLAN, made)
+    case, processes = Case(lambda: None), PreparedHere(PLAN, made)
     with pytest.raises(OSError, match="once"):
         case.run(processes)
     case.run(processes)
@@ -175,7 +175,7 @@ def test_a_later_run_of_one_block_needs_no_thread() -> None:
     readers: list[threading.Thread] = []
     case = Case(lambda: readers.append(threading.current_thread()))
     plan: Any = SumsPlan(case.job.output, patches=1)
-    processes = ThisProcess(plan, lambda: Sums(plan))
+    processes = PreparedHere(plan, lambda: Sums(plan))
     for _ in range(2):
         case.found[...], case.remaining = 0, Remaining(case.job)
         case.run(processes)

@@ -28,7 +28,7 @@ from znni.engine.backends.host.recombine import recombine
 from znni.engine.block import alone
 from znni.engine.block_reader import BlockReader
 from znni.engine.patch_runner import PatchRunner
-from znni.engine.pipeline import ThisProcess, run_volume
+from znni.engine.pipeline import PreparedHere, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
@@ -212,7 +212,7 @@ def test_what_fails_in_a_stage_ends_all_and_what_was_past_it_is_written(
                 "float32",
                 remaining,
             ),
-            ThisProcess(plan, lambda: runner),
+            PreparedHere(plan, lambda: runner),
             Stopwatch(),
         )
     assert raised.value is error

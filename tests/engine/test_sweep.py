@@ -28,7 +28,7 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.block_reader import BlockReader
 from znni.engine.checks import check_runnable
 from znni.engine.patch_runner import PatchRunner
-from znni.engine.pipeline import ThisProcess, run_volume
+from znni.engine.pipeline import PreparedHere, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, cover, make_job
@@ -116,7 +116,7 @@ class Counting:
         found = BlockReader(self.volume, self.job, self.network, self.weights, masked)
         state = RunState(found, output, "float32", remaining)
         try:
-            run_volume(state, ThisProcess(self.plan, lambda: runner), Stopwatch())
+            run_volume(state, PreparedHere(self.plan, lambda: runner), Stopwatch())
         except Stopped:
             pass
         else:

@@ -278,14 +278,14 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
     """Outputs that were begun before bring their plans."""
     held = {"cpu": 2**30, "gpu": 0}
     monkeypatch.setattr(
-        "znni.inference.process_cache._idle_memory", lambda _plan, device: held[device]
+        "znni.inference.prepared_plans._idle_memory", lambda _plan, device: held[device]
     )
     ready = Session(Choices(ram="2GiB"))
     for extent in range(20, 26):
         plan = znni.plan(network, (9, 20, extent))
-        ready.processes.get(plan, weights.sha256, lambda plan: MagicMock(plan=plan))
-        assert len(ready.processes._kept) <= 2
-    assert len(ready.processes._kept) == 2
+        ready.prepared.get(plan, weights.sha256, lambda plan: MagicMock(plan=plan))
+        assert len(ready.prepared._kept) <= 2
+    assert len(ready.prepared._kept) == 2
 
 
 def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
@@ -294,7 +294,7 @@ def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
     ready = Session(Choices(ram="2GiB"))
     plan = znni.plan(network, (9, 20, 20))
     first, again = (
-        ready.processes.get(it, weights.sha256, lambda plan: MagicMock(plan=plan))
+        ready.prepared.get(it, weights.sha256, lambda plan: MagicMock(plan=plan))
         for it in (plan, twice_as_slow(plan))
     )
     assert again == first
@@ -304,7 +304,7 @@ def test_other_weights_get_processes_of_their_own(network: Network, weights: Wei
     ready, other = Session(Choices(ram="2GiB")), znni.random_weights(network, 9)
     plan = znni.plan(network, (9, 20, 20))
     first, second, again = (
-        ready.processes.get(plan, each.sha256, lambda plan: MagicMock(plan=plan))
+        ready.prepared.get(plan, each.sha256, lambda plan: MagicMock(plan=plan))
         for each in (weights, other, weights)
     )
     assert again == first != second

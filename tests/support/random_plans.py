@@ -20,7 +20,7 @@ from znni.core.processors import DeviceChoice, DeviceKind
 from znni.core.shapes import Box, Vec3
 from znni.engine.block_reader import BlockReader
 from znni.engine.patch_runner import PatchRunner
-from znni.engine.pipeline import PatchStages, ThisProcess, run_volume
+from znni.engine.pipeline import PatchStages, PreparedHere, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
@@ -124,7 +124,7 @@ def run(runner: PatchStages, weights: Weights, volume: Float32, **job_options: A
     remaining = Remaining(job)
     reader = BlockReader(ArrayVolume(volume), job, network, weights)
     state = RunState(reader, output, "float32", remaining)
-    run_volume(state, ThisProcess(runner.plan, lambda: runner), Stopwatch())
+    run_volume(state, PreparedHere(runner.plan, lambda: runner), Stopwatch())
     assert remaining.voxels == 0
     assert (written == 1).all(), "every output voxel is written exactly once"
     return result

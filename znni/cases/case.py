@@ -224,7 +224,7 @@ class CaseRun:
             before = open_labels(self._labels_before(stage), scan, stage)
             self._steps.done(stage.name)
         memory = room.steps.preparing, room.process, room.allowed
-        with self._session.processes.taking(*memory), ExitStack() as working:
+        with self._session.prepared.taking(*memory), ExitStack() as working:
             for group in self._networks.groups:
                 first = networks[group[0]]
                 progress = self._steps.progress_of("reading")
@@ -247,7 +247,7 @@ class CaseRun:
         prepared, file = self._runs.inputs[number].prepared, self._runs.out(number)
         if self.case.probabilities:
             progress, room = self._steps.progress_of("labels"), self._room
-            with self._session.processes.taking(room.steps.labels, room.process, room.allowed):
+            with self._session.prepared.taking(room.steps.labels, room.process, room.allowed):
                 file = write_labels_of_maps(file, prepared.network, progress)
             self._steps.done("labels")
         return Part(file, prepared.crop, self._networks.numbers_of(number))
@@ -256,7 +256,7 @@ class CaseRun:
         """Return labels without the connected components that rules remove."""
         room, path = self._room, self.case.folder / WITHOUT
         memory = room.steps.components, room.process, room.allowed
-        with self._session.processes.taking(*memory):
+        with self._session.prepared.taking(*memory):
             found = without_components(self._scan, labels, path, removing, room.steps.components)
         self._steps.done("postprocessing")
         return found

@@ -144,7 +144,7 @@ class NetworkRuns:
             progress(0, 1)  # its first block may take long
             if self._cluster:
                 memory = self._cluster.ram_here, process, allowed
-                with self._session.processes.taking(*memory):
+                with self._session.prepared.taking(*memory):
                     request, folder = self._request(number), self._case.folder
                     self.on_cluster.append(self._cluster.compute(request, folder, progress))
             else:
@@ -179,7 +179,7 @@ class NetworkRuns:
         """Compute the output of a network on this machine."""
         run = self._opened.pop(number, None)
         if run is None:
-            with self._session.processes.running():  # this machine may be measured for it
+            with self._session.prepared.running():  # this machine may be measured for it
                 run = self._open(number)
         if run.plan.seconds > MINUTE:
             name, about = run.plan.network.name, duration(run.plan.seconds)

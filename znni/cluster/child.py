@@ -49,7 +49,7 @@ from znni.core.processors import HOST
 from znni.core.shapes import Box, Vec3
 from znni.core.version import __version__
 from znni.engine.block_reader import BlockReader
-from znni.engine.pipeline import Processes, run_volume
+from znni.engine.pipeline import PreparedPlan, run_volume
 from znni.engine.recheck import allowed_difference, state_of_block
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
@@ -122,7 +122,7 @@ class Child:
         self._limits = Limits()
         self._asked: OpenRequest | None = None
         self._recipe: Recipe
-        self._processes: Processes
+        self._prepared: PreparedPlan
         self._state: RunState
 
     def serve(self) -> None:
@@ -136,9 +136,9 @@ class Child:
                 self._fail_all(error)
                 return
         try:
-            run_volume(self._state, self._processes, self._stopwatch)
+            run_volume(self._state, self._prepared, self._stopwatch)
         except MemoryError as error:
-            short = memory_ran_out(self._processes.plan, HOST)
+            short = memory_ran_out(self._prepared.plan, HOST)
             short.__cause__ = error
             self._fail_all(short)
         except BaseException as error:
@@ -235,15 +235,15 @@ class Child:
         self._state = RunState(
             reader, self._output, asked.stored.dtype, self._handed, labels=asked.labels
         )
-        self._processes = prepare(chosen, self._weights, stored=asked.stored)
-        self._processes.wait_until_ready()
+        self._prepared = prepare(chosen, self._weights, stored=asked.stored)
+        self._prepared.wait_until_ready()
         return chosen.time.for_job(chosen.patches).total / max(1, chosen.patches)
 
     def _probe(self, block: Box) -> Probed:
         asked = self._opened()
         again, found = state_of_block(block, self._state, self._output, asked.job)
-        run_volume(again, self._processes, Stopwatch())
-        plan = self._processes.plan
+        run_volume(again, self._prepared, Stopwatch())
+        plan = self._prepared.plan
         allowed = allowed_difference(
             plan.network, asked.choices.accuracy, asked.stored.dtype, asked.labels is not None
         )
@@ -254,9 +254,9 @@ class Child:
         self._send(self._waiting.pop(box_of(entry["block"])), Answer(entry))
 
     def _measured(self) -> dict[str, Any]:
-        peak = high_water_mark() + self._processes.workers_memory
+        peak = high_water_mark() + self._prepared.workers_memory
         spent, skipped = self._stopwatch.seconds, self._state.reader.skipped
-        run = as_run([self._processes.plan], spent, peak, skipped, device_peak())
+        run = as_run([self._prepared.plan], spent, peak, skipped, device_peak())
         return {name: value for name, value in run.items() if name != "plan"}
 
     def _send(self, number: int, answer: Answer) -> None:

@@ -70,12 +70,12 @@ class BlockSlot(NamedTuple):
     free: Callable[[], None] = nothing_to_do
 
 
-class Processes(Protocol):
-    """The processes that compute a volume: this one, or workers."""
+class PreparedPlan(Protocol):
+    """A plan that is prepared to compute a volume, in this process or in workers."""
 
     @property
     def plan(self) -> Plan:
-        """The plan that they run."""
+        """The plan that it runs."""
 
     def block_slots(
         self, stopwatch: Stopwatch, labels: Labels | None = None
@@ -95,7 +95,7 @@ class Processes(Protocol):
         """Wait until all processes can compute, and raise the error of one that cannot."""
 
     def in_use(self, stopwatch: Stopwatch) -> AbstractContextManager[None]:
-        """Let them compute within a ``with`` block. If it raises, they end their work at once.
+        """Let its processes compute within a ``with`` block. If it raises, they end at once.
 
         Args:
             stopwatch: counts how long each stage in other processes works, on average.
@@ -126,8 +126,8 @@ class Processes(Protocol):
         """The most bytes of a GPU that arrays took."""
 
 
-class ThisProcess:
-    """This process alone, which computes beside its reading and writing.
+class PreparedHere:
+    """A plan prepared in this process, which computes beside its reading and writing.
 
     Args:
         plan: the plan that it runs.
@@ -185,7 +185,7 @@ class ThisProcess:
 
 def run_volume(
     state: RunState,
-    processes: Processes,
+    prepared: PreparedPlan,
     stopwatch: Stopwatch,
     *,
     last: bool = False,
@@ -203,14 +203,14 @@ def run_volume(
 
     Args:
         state: what is left of the job.
-        processes: compute the blocks.
+        prepared: computes the blocks.
         stopwatch: learns where the time goes.
         last: whether no run follows. Then each process ends while its last blocks are written.
         computed: called once all blocks are computed, if one process computes them. The last ones
             may not be written yet, and another run may begin with this process. Outputs of several
             processes lie in their slots until they are written, so nothing is called.
     """
-    plan, writing, clocks = processes.plan, Lock(), list[Stopwatch]()
+    plan, writing, clocks = prepared.plan, Lock(), list[Stopwatch]()
     reads, timeline = SharedStopwatch(), Timeline()
     # ``work`` of the modules in ``stages/``, for each thread: ``blend.work``, then ``write.work``.
     after_layers = works(state, plan.network, "computing")
@@ -250,17 +250,17 @@ def run_volume(
                 [in_turn([read, *after_reading()])],
                 over=slot.free if last else nothing_to_do,
             )
-        if processes.ready_here and processes.plan.patches == 1:  # no work for further threads
+        if prepared.ready_here and prepared.plan.patches == 1:  # no work for further threads
             return StageChain([in_turn([read, *after_reading()])], here=0)
         # Stage 0 reads. Stage 1, the first of ``after_reading``, computes in this thread.
         return StageChain([read], here=1, later=after_reading)
 
-    per_process = [(slots, Lock()) for slots in processes.block_slots(stopwatch, state.labels)]
+    per_process = [(slots, Lock()) for slots in prepared.block_slots(stopwatch, state.labels)]
 
     then = computed if len(per_process) == 1 else None
     numbers = range(len(per_process))
     last_blocks = LastBlocks(
-        _leaving(each, processes, timeline, then, last=last) for each in numbers
+        _leaving(each, prepared, timeline, then, last=last) for each in numbers
     )
     chains = [
         chain(number, slot, reading)
@@ -272,16 +272,16 @@ def run_volume(
     try:
         with (
             ChainThreads(tiles, chains, state.remaining.stop) as threads,
-            processes.in_use(stopwatch),
+            prepared.in_use(stopwatch),
         ):
             with stopwatch.during("building"):
-                threads.meanwhile(processes.wait_until_ready)
+                threads.meanwhile(prepared.wait_until_ready)
             timeline.note(CAN_COMPUTE)
             last_blocks.all_started()
             with stopwatch.during("running"):
                 threads.finish()
             timeline.note("all blocks are written")
-        memory = processes.plan.memory
+        memory = prepared.plan.memory
         note_warm(memory.total - memory.process)
     finally:
         stopwatch.add("reading", reads.seconds)
@@ -291,7 +291,7 @@ def run_volume(
 
 def _leaving(
     number: int,
-    processes: Processes,
+    prepared: PreparedPlan,
     timeline: Timeline,
     computed: Callable[[], None] | None,
     *,
@@ -305,7 +305,7 @@ def _leaving(
     def leave() -> None:
         timeline.note(f"process {number + 1} has computed its last block")
         if last:
-            processes.leave(number)
+            prepared.leave(number)
         if computed:
             computed()
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.text import in_units
-from znni.engine.pipeline import Processes, run_volume
+from znni.engine.pipeline import PreparedPlan, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
@@ -32,16 +32,17 @@ class VolumeRunner:
 
     Args:
         plan: the first plan.
-        prepare: makes a plan ready to run.
+        prepare: prepares a plan. From ``Session.runner``, it asks ``PreparedPlans``, which calls
+            ``build_runner.prepare`` if the plan is not kept.
 
     Attributes:
         plans: the plans that were run so far, in order.
     """
 
-    def __init__(self, plan: Plan, prepare: Callable[[Plan], Processes]) -> None:
+    def __init__(self, plan: Plan, prepare: Callable[[Plan], PreparedPlan]) -> None:
         self.plans = [plan]
         self._prepare = prepare
-        self._processes: Processes | None = None
+        self._prepared: PreparedPlan | None = None
 
     def run(
         self,
@@ -53,7 +54,7 @@ class VolumeRunner:
     ) -> JobSeconds:
         """Compute what is left of a job with ``run_volume``, and return where the time went.
 
-        Processes that are prepared for one job are kept for the next.
+        A plan that is prepared for one job stays for the next.
 
         Args:
             state: what is left of the job.
@@ -67,14 +68,14 @@ class VolumeRunner:
             """Run to the end, or until the memory of a device runs out. Return that device."""
             try:
                 with stopwatch.during("building"):
-                    processes = self._processes = self._processes or self._prepare(self.plans[-1])
-                run_volume(state, processes, stopwatch, last=last, computed=computed)
+                    prepared = self._prepared = self._prepared or self._prepare(self.plans[-1])
+                run_volume(state, prepared, stopwatch, last=last, computed=computed)
             except MemoryError as error:
                 return GPU if isinstance(error, OutOfDeviceMemory) else HOST
             return None
 
         while remaining.voxels and (short := short_of()):
-            self._processes = None
+            self._prepared = None
             gc.collect()  # what the failed patch held, wherever tracebacks still refer to it
             failed = self.plans[-1]
             with stopwatch.during("building"):
@@ -89,8 +90,8 @@ class VolumeRunner:
 
         Other processes end during a ``with`` block, and have ended after it.
         """
-        ended = self._processes.end() if self._processes else nothing_to_do
-        self._processes = None
+        ended = self._prepared.end() if self._prepared else nothing_to_do
+        self._prepared = None
         if self.plans[-1].gpu_memory:
             gc.collect()  # references alone are known to free only what the host holds
         try:
@@ -101,12 +102,12 @@ class VolumeRunner:
     @property
     def workers_memory(self) -> int:
         """The peak resident bytes of the last plan's workers; 0 if it has none."""
-        return self._processes.workers_memory if self._processes else 0
+        return self._prepared.workers_memory if self._prepared else 0
 
     @property
     def gpu_peak_memory(self) -> int:
         """The most bytes of a GPU that arrays of the last plan took; 0 if they took none."""
-        return self._processes.gpu_peak_memory if self._processes else 0
+        return self._prepared.gpu_peak_memory if self._prepared else 0
 
 
 def _tell(failed: Plan, found: Plan, short: DeviceKind, left: float) -> None:

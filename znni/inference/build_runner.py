@@ -10,7 +10,7 @@ from znni.core.option_types import OutputType
 from znni.engine.backends.registry import backend_of
 from znni.engine.executor import Measured, not_measured
 from znni.engine.patch_runner import PatchRunner, allocator_for
-from znni.engine.pipeline import Processes, ThisProcess
+from znni.engine.pipeline import PreparedHere, PreparedPlan
 from znni.inference.planning import primitives_of, shared_out
 from znni.machine.gpu_selection import seeing_only
 from znni.network.weights import Weights
@@ -27,7 +27,7 @@ def prepare(
     measured: Measured = not_measured,
     stored: Stored = AS_COMPUTED,
     waiting: WaitingProcesses | None = None,
-) -> Processes:
+) -> PreparedPlan:
     """Prepare a plan to run on this machine, in this process or in one process for each GPU.
 
     Args:
@@ -43,7 +43,7 @@ def prepare(
     """
     if plan.workers == 1:
         make = partial(prepare_alone, plan, weights, measured, stored.dtype)
-        return ThisProcess(plan, make, allocator_for(plan))
+        return PreparedHere(plan, make, allocator_for(plan))
     from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
     from znni.inference.worker_runner import prepare_on_gpu
 

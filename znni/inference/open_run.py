@@ -128,7 +128,7 @@ class OpenRun:
         session, stopwatch, output, plan = self._session, self._stopwatch, self._output, self.plan
         asked, reader, remaining = self._asked, self._reader, self._remaining
         last_steps = list[tuple[Action, Action]]()
-        with self._abandoning(), session.processes.running() as let_next, ExitStack() as ending:
+        with self._abandoning(), session.prepared.running() as let_next, ExitStack() as ending:
             left = remaining.voxels
             on_begin(self._expected, remaining.total - left, remaining.total)
             state = RunState(

@@ -1,4 +1,4 @@
-"""Plans and processes made ready, and kept for further jobs of the same shapes."""
+"""Plans found and prepared, and kept for further jobs of the same shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from znni.core.plan_options import ANYTHING, Choices
 from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.volume import Action
 from znni.engine.executor import Measured, not_measured
-from znni.engine.pipeline import Processes
+from znni.engine.pipeline import PreparedPlan
 from znni.engine.report import Report
 from znni.engine.stopwatch import TimedBlock
 from znni.engine.volume_runner import VolumeRunner
@@ -28,8 +28,8 @@ from znni.inference.build_runner import prepare
 from znni.inference.first_measurement import fastest_measured
 from znni.inference.plan_choice import given_or_found, smaller_plan, tell_nobody
 from znni.inference.planning import as_here
+from znni.inference.prepared_plans import Prepare, PreparedPlans, without_statistics
 from znni.inference.prestart import several_waiting
-from znni.inference.process_cache import Prepare, ProcessCache, without_statistics
 from znni.inference.request import OpenRequest, Requirements
 from znni.machine.gpus import forget_answer
 from znni.machine.machine import Machine
@@ -50,11 +50,11 @@ MOST_PLANS = 256
 
 
 class Session:
-    """Plans, processes and weights for one run, or for many.
+    """Plans, prepared plans and weights for one run, or for many.
 
-    With ``choices``, plans and processes are kept for further jobs of the same shape, within the
-    memory allowed (``ProcessCache``). That is looked up before each new plan, and before processes
-    are made.
+    With ``choices``, plans are kept for further jobs of the same shape. Prepared ones are kept
+    within the memory allowed (``PreparedPlans``). That is looked up before each new plan, and
+    before one is prepared.
 
     One thread runs volumes. Others may find plans for the next ones, and do further work in the
     memory that is left.
@@ -66,10 +66,10 @@ class Session:
         measures: whether this machine may be measured before a long run. A dry run measures none.
 
     Attributes:
-        keeps: whether processes stay for a further run.
+        keeps: whether prepared plans stay for a further run.
         times: collects the times of steps.
         searching: the seconds of searches for the plan of one run.
-        processes: the plans that are ready, and the memory that they take.
+        prepared: the plans that are prepared, and the memory that they take.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Session:
         self._planning = RLock()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._plans_ahead: OrderedDict[Hashable, Plan] = OrderedDict()
-        self.processes = ProcessCache(self._choices)
+        self.prepared = PreparedPlans(self._choices)
         self._waiting_thread: ThreadPoolExecutor | None = None
 
     def weights_for(
@@ -158,13 +158,13 @@ class Session:
         measured: Measured = not_measured,
         stored: Stored = AS_COMPUTED,
     ) -> VolumeRunner:
-        """Return a runner of a plan, by the processes kept for it. See ``prepare``."""
-        find = self.processes.get if self.keeps else self.processes.take
-        prepared, kind = self._builder(weights, measured, stored)
-        return VolumeRunner(plan, lambda plan: find(plan, kind, prepared))
+        """Return a runner of a plan. It takes a prepared plan that is kept, or prepares it."""
+        find = self.prepared.get if self.keeps else self.prepared.take
+        make, kind = self._preparation(weights, measured, stored)
+        return VolumeRunner(plan, lambda plan: find(plan, kind, make))
 
     def build_ahead(self, plan: Plan, weights: Weights, stored: Stored, allowed: int) -> None:
-        """Make the plan of the first run ready, as ``ProcessCache.build_ahead`` does.
+        """Make the plan of the first run ready, as ``PreparedPlans.build_ahead`` does.
 
         Args:
             plan: the plan.
@@ -172,26 +172,26 @@ class Session:
             stored: how values are stored.
             allowed: the bytes of the host that may be taken in all.
         """
-        prepared, kind = self._builder(weights, self.times, stored)
-        self.processes.build_ahead(plan, kind, prepared, allowed)
+        make, kind = self._preparation(weights, self.times, stored)
+        self.prepared.build_ahead(plan, kind, make, allowed)
 
-    def _builder(
+    def _preparation(
         self, weights: Weights, measured: Measured, stored: Stored
     ) -> tuple[Prepare, Hashable]:
-        """Return the function that prepares a plan, and the kind of its processes.
+        """Return the function that prepares a plan, and the kind of the prepared plan.
 
         The kind has the weights, the type of the output, and whether it is values or labels.
         """
 
-        def prepared(plan: Plan) -> Processes:
+        def make(plan: Plan) -> PreparedPlan:
             return prepare(plan, weights, measured, stored, self._take_waiting())
 
         output = stored.dtype, stored.label_maps, stored.label_itemsize
-        return prepared, (output, weights.sha256)  # other networks may have equal layers
+        return make, (output, weights.sha256)  # other networks may have equal layers
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Release all that is kept, and return a plan that takes less memory than a failed one."""
-        self.processes.clear()
+        self.prepared.clear()
         plan = smaller_plan(failed, short, required)
         for job in ((_job(required), False), (_job(required), True)):
             if job in self._plans:
@@ -268,7 +268,7 @@ class Session:
         """Release all, and add the times of all steps to those of calibration."""
         if self._waiting_thread:
             self._waiting_thread.shutdown()
-        self.processes.clear()
+        self.prepared.clear()
         self._refine()
 
     def _measured_plan(
@@ -283,7 +283,7 @@ class Session:
             return found
 
         def measuring() -> AbstractContextManager[None]:
-            self.processes.clear()
+            self.prepared.clear()
             return planning.paused_for("measuring") if planning else nullcontext()
 
         return fastest_measured(found, required, measuring)
@@ -292,7 +292,7 @@ class Session:
         """Return requirements within the memory that is allowed now, if runs follow."""
         if not self.keeps:
             return required
-        allowed = self.processes.look_up_limits()
+        allowed = self.prepared.look_up_limits()
         on_gpu = allowed[GPU] or self._choices.gpu_memory
         return replace(
             required, choices=replace(self._choices, ram=allowed[HOST], gpu_memory=on_gpu)
@@ -307,7 +307,7 @@ class Session:
             starts: whether processes for several GPUs start meanwhile, if none are kept.
         """
         if self.keeps:
-            return given_or_found(given, required, held=self.processes.held(HOST))
+            return given_or_found(given, required, held=self.prepared.held(HOST))
         tell_machine = self._start_processes if starts else tell_nobody
         return given_or_found(given, required, tell=self._add_search, tell_machine=tell_machine)
 

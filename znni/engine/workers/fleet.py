@@ -70,7 +70,7 @@ class _WorkerOutput:
 
 
 class Fleet:
-    """Processes that compute patches of a plan, until nobody refers to them.
+    """A plan prepared in workers, which compute its patches until nobody refers to them.
 
     While they get ready, the first blocks of a run are read. An error while they get ready is
     raised by that run. If a run fails they are ended, and started afresh for the next.

@@ -12,15 +12,15 @@ from threading import Condition, Lock, get_ident
 from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.volume import Action
-from znni.engine.pipeline import Processes
+from znni.engine.pipeline import PreparedPlan
 from znni.inference.plan_choice import machine_here
 from znni.network.network import Network
 from znni.plans.plan import Plan
 
-Prepare = Callable[[Plan], Processes]
+Prepare = Callable[[Plan], PreparedPlan]
 
 
-class ProcessCache:
+class PreparedPlans:
     """Prepared plans that are kept. All of them count towards the memory allowed.
 
     The plan that was used longest ago is released first. Threads run plans in turn. Other threads
@@ -33,7 +33,7 @@ class ProcessCache:
     def __init__(self, choices: Choices) -> None:
         self._choices = choices
         self._allowed: dict[DeviceKind, int] = {}
-        self._kept: OrderedDict[Hashable, Processes] = OrderedDict()
+        self._kept: OrderedDict[Hashable, PreparedPlan] = OrderedDict()
         self._beside = 0  # bytes of the host that other work takes
         self._turn = Lock()  # of the run whose blocks are computed
         self._running: dict[int, Hashable] = {}  # by thread, what a run uses; None: nothing yet
@@ -41,13 +41,13 @@ class ProcessCache:
         self._changed = Condition()
         self._building = Lock()
 
-    def get(self, plan: Plan, kind: Hashable, prepare: Prepare) -> Processes:
-        """Return the processes of a plan, after releasing what does not fit beside them.
+    def get(self, plan: Plan, kind: Hashable, prepare: Prepare) -> PreparedPlan:
+        """Return a plan, prepared, after releasing what does not fit beside it.
 
         Args:
             plan: the plan.
-            kind: differs for processes that run equal plans otherwise, as with other weights.
-            prepare: prepares the processes.
+            kind: differs for equal plans that are prepared otherwise, as with other weights.
+            prepare: prepares the plan, unless it is kept.
         """
         key = _computation(plan), kind
         self._end_building()
@@ -71,8 +71,8 @@ class ProcessCache:
                 self._kept[key] = prepare(plan)
             return self._kept[key]
 
-    def take(self, plan: Plan, kind: Hashable, prepare: Prepare) -> Processes:
-        """Return the processes of a plan, which are kept no longer. All others are released."""
+    def take(self, plan: Plan, kind: Hashable, prepare: Prepare) -> PreparedPlan:
+        """Return a plan, prepared, which is kept no longer. All others are released."""
         self._end_building()
         found = self._kept.pop((_computation(plan), kind), None)
         self._kept.clear()
@@ -183,7 +183,7 @@ class ProcessCache:
             return self._allowed
 
     def held(self, device: DeviceKind) -> int:
-        """Return the bytes of a device that the kept processes take."""
+        """Return the bytes of a device that the kept plans take."""
         with self._changed:
             return _idle_in_all((kept.plan for kept in self._kept.values()), device)
 
@@ -212,7 +212,7 @@ def _idle_memory(plan: Plan, device: DeviceKind) -> int:
 
 
 def _computation(plan: Plan) -> Hashable:
-    """Return a value that is equal for plans that the same processes can run."""
+    """Return a value that is equal for plans that one of them, prepared, can run."""
     network, host = without_statistics(plan.network), plan.machine.host
     gpus = tuple(gpu.number for gpu in plan.machine.gpus[: plan.workers])
     return network, plan.computation, host.threads, gpus, plan.time.in_turn

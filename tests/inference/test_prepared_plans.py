@@ -13,18 +13,18 @@ import pytest
 from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST
 from znni.inference import process_cache
-from znni.inference.process_cache import ProcessCache
+from znni.inference.prepared_plans import PreparedPlans
 
 ALLOWED = 1000
 PROCESS = 100
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> ProcessCache:
+def kept(monkeypatch: pytest.MonkeyPatch) -> PreparedPlans:
     here = SimpleNamespace(host=SimpleNamespace(memory=ALLOWED), gpus=())
     monkeypatch.setattr(process_cache, "machine_here", lambda _choices: here)
     monkeypatch.setattr(process_cache, "_computation", lambda plan: plan.memory.total)
-    found = ProcessCache(Choices())
+    found = PreparedPlans(Choices())
     found.look_up_limits()
     return found
 
@@ -35,14 +35,14 @@ def plan_of(nbytes: int) -> Any:
     return SimpleNamespace(memory=memory, gpu_memory=None, workers=1)
 
 
-def ready(kept: ProcessCache, name: str, nbytes: int) -> None:
+def ready(kept: PreparedPlans, name: str, nbytes: int) -> None:
     kept.get(plan_of(nbytes), name, lambda plan: SimpleNamespace(plan=plan))  # type: ignore[arg-type, return-value]
 
 
 class Taker(threading.Thread):
     """Takes memory until it is told to give it back."""
 
-    def __init__(self, kept: ProcessCache, nbytes: int) -> None:
+    def __init__(self, kept: PreparedPlans, nbytes: int) -> None:
         super().__init__(daemon=True)
         self._kept, self._nbytes = kept, nbytes
         self.has_it, self.enough = threading.Event(), threading.Event()
@@ -54,7 +54,7 @@ class Taker(threading.Thread):
             self.enough.wait(60)
 
 
-def test_other_work_goes_on_beside_a_plan_if_it_fits(kept: ProcessCache) -> None:
+def test_other_work_goes_on_beside_a_plan_if_it_fits(kept: PreparedPlans) -> None:
     ready(kept, "idle", 300)
     with kept.running():
         ready(kept, "runs", 400)
@@ -67,7 +67,7 @@ def test_other_work_goes_on_beside_a_plan_if_it_fits(kept: ProcessCache) -> None
     assert kept.held(GPU) == 0
 
 
-def test_other_work_waits_for_the_plan_that_runs(kept: ProcessCache) -> None:
+def test_other_work_waits_for_the_plan_that_runs(kept: PreparedPlans) -> None:
     with ExitStack() as running:
         running.enter_context(kept.running())
         ready(kept, "runs", 600)
@@ -80,7 +80,7 @@ def test_other_work_waits_for_the_plan_that_runs(kept: ProcessCache) -> None:
     taker.join()
 
 
-def test_the_next_run_begins_when_all_blocks_are_computed(kept: ProcessCache) -> None:
+def test_the_next_run_begins_when_all_blocks_are_computed(kept: PreparedPlans) -> None:
     """A plan that is still written from is not released for the next one."""
     order: list[str] = []
 
@@ -106,7 +106,7 @@ def test_the_next_run_begins_when_all_blocks_are_computed(kept: ProcessCache) ->
     assert kept.held(HOST) == 600
 
 
-def test_a_plan_waits_for_other_work(kept: ProcessCache) -> None:
+def test_a_plan_waits_for_other_work(kept: PreparedPlans) -> None:
     taker = Taker(kept, 500)
     assert taker.has_it.wait(60)
     begun = time.monotonic()
@@ -116,7 +116,7 @@ def test_a_plan_waits_for_other_work(kept: ProcessCache) -> None:
     assert kept.held(HOST) == 600
 
 
-def test_a_kept_plan_counts_while_it_waits(kept: ProcessCache) -> None:
+def test_a_kept_plan_counts_while_it_waits(kept: PreparedPlans) -> None:
     ready(kept, "runs", 400)
     taker = Taker(kept, 300)
     assert taker.has_it.wait(60)
@@ -131,7 +131,7 @@ def test_a_kept_plan_counts_while_it_waits(kept: ProcessCache) -> None:
     assert not running.is_alive()
 
 
-def test_work_does_not_wait_for_a_plan_that_waits_for_it(kept: ProcessCache) -> None:
+def test_work_does_not_wait_for_a_plan_that_waits_for_it(kept: PreparedPlans) -> None:
     """A case ahead may build while the network of the case before waits for its memory."""
     taker = Taker(kept, 500)
     assert taker.has_it.wait(60)
@@ -150,14 +150,14 @@ def test_work_does_not_wait_for_a_plan_that_waits_for_it(kept: ProcessCache) -> 
     assert kept.held(HOST) == 600
 
 
-def test_work_that_is_alone_goes_on(kept: ProcessCache) -> None:
+def test_work_that_is_alone_goes_on(kept: PreparedPlans) -> None:
     with kept.taking(10 * ALLOWED, PROCESS, ALLOWED):
         pass
     ready(kept, "large", 10 * ALLOWED)
 
 
 @pytest.mark.parametrize(("beside", "built"), [(300, True), (301, False)])
-def test_a_plan_is_built_ahead_if_it_fits(kept: ProcessCache, beside: int, built: bool) -> None:
+def test_a_plan_is_built_ahead_if_it_fits(kept: PreparedPlans, beside: int, built: bool) -> None:
     made = []
 
     def prepare(plan: Any) -> Any:
