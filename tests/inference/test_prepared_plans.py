@@ -12,7 +12,7 @@ import pytest
 
 from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST
-from znni.inference import process_cache
+from znni.inference import prepared_plans
 from znni.inference.prepared_plans import PreparedPlans
 
 ALLOWED = 1000
@@ -22,8 +22,8 @@ PROCESS = 100
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> PreparedPlans:
     here = SimpleNamespace(host=SimpleNamespace(memory=ALLOWED), gpus=())
-    monkeypatch.setattr(process_cache, "machine_here", lambda _choices: here)
-    monkeypatch.setattr(process_cache, "_computation", lambda plan: plan.memory.total)
+    monkeypatch.setattr(prepared_plans, "machine_here", lambda _choices: here)
+    monkeypatch.setattr(prepared_plans, "_computation", lambda plan: plan.memory.total)
     found = PreparedPlans(Choices())
     found.look_up_limits()
     return found
