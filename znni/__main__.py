@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 
 class _Leaving:
@@ -56,8 +58,19 @@ def _start_cuda() -> None:
     gpus.begin_cuda()
 
 
+def _stop_at_once(number: int, _frame: object) -> NoReturn:
+    """End the process by a signal while a command loads, when nothing has to be cleaned up."""
+    name = signal.Signals(number).name
+    with suppress(OSError):  # nobody reads it
+        os.write(2, f"znni: error: stopped by {name}\n".encode())
+    os._exit(128 + number)
+
+
 def run() -> None:
     """Run a command as a process of its own, which ends with it."""
+    interrupted = signal.getsignal(signal.SIGINT)
+    if interrupted is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _stop_at_once)
     leaving = _Leaving()
     # What is registered first is called last, and threads have ended by then. So this comes before
     # the imports.
@@ -74,9 +87,8 @@ def run() -> None:
     except SystemExit as asked:
         leaving.code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
         raise
-    except KeyboardInterrupt:  # before the command line takes care of it
-        leaving.code = 128 + signal.SIGINT
-        raise
+    finally:
+        signal.signal(signal.SIGINT, interrupted)
 
 
 if __name__ == "__main__":

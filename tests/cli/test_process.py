@@ -127,7 +127,6 @@ __main__.run()
         ("sys.exit(7)", 7),
         ("sys.exit('why')", 1),
         ("1 / 0", 1),
-        ("raise KeyboardInterrupt", 130),
     ],
 )
 def test_the_end_waits_for_threads_and_what_is_registered_and_tears_nothing_down(
@@ -139,3 +138,27 @@ def test_the_end_waits_for_threads_and_what_is_registered_and_tears_nothing_down
     )
     assert (done.returncode, done.stdout) == (code, "said\nthread\nregistered\n")
     assert not list(tmp_path.glob("left-*"))
+
+
+# Interrupts a command while it loads.
+LOADING = """
+import signal, sys
+
+class Interrupting:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "znni.cli.infer":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from znni import __main__
+__main__.run()
+"""
+
+
+def test_an_interrupt_while_a_command_loads_is_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "znni: error: stopped by SIGINT\n")

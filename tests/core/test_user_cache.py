@@ -154,6 +154,21 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == ["folder"]
 
 
+def test_an_interrupt_after_a_file_has_its_name_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def interrupted(partial: Path, path: Path) -> None:
+        replace(partial, path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store(tmp_path / "file", b"code")
+    assert names(tmp_path) == ["file"]
+
+
 def test_a_file_with_a_checksum_is_absent_if_it_is_damaged(tmp_path: Path) -> None:
     file = tmp_path / "file"
     assert load_checked(file) is None

@@ -83,7 +83,7 @@ def write_whole(path: Path, content: bytes) -> Path:
             file.write(content)
         return partial.replace(path)
     except BaseException:
-        partial.unlink()
+        partial.unlink(missing_ok=True)  # an interrupt may come when it has its name
         raise
 
 
