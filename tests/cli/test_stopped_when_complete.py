@@ -32,15 +32,15 @@ def stop() -> None:
 
 
 def then_stop(method: Callable[..., Any], out: str = "") -> Callable[..., Any]:
-    """Return a method of paths or folders that stops the run afterwards.
+    """Return a method that stops the run afterwards.
 
     Args:
         method: the method.
         out: the name that a path has to take; empty: any.
     """
 
-    def stopping(self: Any, *given: Any) -> Any:
-        found = method(self, *given)
+    def stopping(self: Any, *given: Any, **named: Any) -> Any:
+        found = method(self, *given, **named)
         if not out or Path(*given) == Path(out):
             stop()
         return found
@@ -89,6 +89,13 @@ def test_while_the_memory_of_the_plan_is_given_back(monkeypatch: pytest.MonkeyPa
     message = refused(*run("volume.h5", "out.h5"), code=STOPPED)
     assert message == "stopped by SIGINT; out.h5 is complete"
     assert not Path("out.h5.partial").exists()
+
+
+@pytest.mark.parametrize("method", ["done", "note_phases"])
+def test_while_the_times_of_the_run_are_noted(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, method, then_stop(getattr(Session, method)))
+    message = refused(*run("volume.h5", "out.h5"), code=STOPPED)
+    assert message == "stopped by SIGINT; out.h5 is complete"
 
 
 @pytest.mark.usefixtures("memory_files")

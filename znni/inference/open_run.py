@@ -169,16 +169,17 @@ class OpenRun:
             released = ending.pop_all()
 
         def complete() -> Report:
-            with stopwatch.during("finishing"):
-                with self._abandoning(), released:
-                    for wait, name in waits:
-                        wait()
-                        name()
-                session.done(plan, asked.choices)
-            complete_report = replace(report, time=report.time + stopwatch.seconds)
-            log.info("%s", complete_report)
-            is_whole = not (self._request.plan or self._earlier or self._share)
-            session.note_phases(complete_report, plan, whole=is_whole)
+            with self._abandoning():
+                with stopwatch.during("finishing"):
+                    with released:
+                        for wait, name in waits:
+                            wait()
+                            name()
+                    session.done(plan, asked.choices)
+                complete_report = replace(report, time=report.time + stopwatch.seconds)
+                log.info("%s", complete_report)
+                is_whole = not (self._request.plan or self._earlier or self._share)
+                session.note_phases(complete_report, plan, whole=is_whole)
             return complete_report
 
         return complete
