@@ -17,6 +17,7 @@ from fleet_cases import two_workers
 from znni.cases.case import predict
 from znni.cases.case_folder import Case
 from znni.cases.folder import predict_cases
+from znni.cases.networks import NetworkSet, joined
 from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.core.shapes import Vec3
@@ -79,22 +80,34 @@ def named_weights(file: Path) -> Network:
 
 @pytest.mark.slow
 @needs_emulation
+@pytest.mark.parametrize("count", [1, 2])
 def test_emulated_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_worker: Counter[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_worker: Counter[str], count: int
 ) -> None:
-    """No process of a GPU starts while the scan is prepared, which takes the same memory."""
+    """No process of a GPU starts while the scan is prepared, which takes the same memory.
+
+    A set's networks have weights and voxels of their own.
+    """
     use_emulated_gpus(monkeypatch)
     started: list[Any] = []
     monkeypatch.setattr(session, "several_waiting", started.append)
-    net, found = network(), []
-    file = write(tmp_path / "scan.nii", scan())
+    networks, found = networks_of(count), []
+    weights = [random_weights(net, 7 + number) for number, net in enumerate(networks.networks)]
+    file = write(tmp_path / "scan.nii", scan((13, 18, 15)))
     for gpus in (1, GPUS):
         by_worker.clear()
         options = Options(limits=Choices(device="gpu", gpus=gpus, costs="built-in"))
         case = Case((file,), tmp_path / f"by-{gpus}.nii")
-        predict(case, net, random_weights(net, 7), Session(), options)
+        report = predict(case, networks, weights, Session(), options)
         found.append(np.asarray(nibabel.load(case.out).dataobj))
+        assert len(report.reports) == count
         assert len(by_worker) == gpus
     assert started == []
     np.testing.assert_array_equal(found[1], found[0])
-    assert len(np.unique(found[0])) == 3
+    assert len(np.unique(found[0])) == 1 + 2 * count
+
+
+def networks_of(count: int) -> NetworkSet:
+    """Return a set of one or two networks, whose labels have names of their own."""
+    other = network(name="bones", labels="{background: 0, rib: 1, spine: 2}", spacing="2.5,1.5,2")
+    return joined("set", [network(), other][:count])
