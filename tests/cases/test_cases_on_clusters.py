@@ -19,10 +19,12 @@ from hand_started import HandStarted
 
 import znni
 from znni.calibration.overhead_figures import PROCESS_BYTES
+from znni.cases import case as case_module
 from znni.cases import results_folder
 from znni.cases.case_folder import Case
 from znni.cases.case_report import CaseReport
 from znni.cases.folder import predict_cases
+from znni.cases.memory import CaseMemory, room_of_files
 from znni.cases.networks import alone
 from znni.cases.on_cluster import CaseCluster, cluster_for
 from znni.cluster.cluster_file import DASK_BYTES
@@ -30,6 +32,8 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.exporting import LABELS_ROOM
+from znni.inference.plan_choice import machine_here
+from znni.machine import detect
 from znni.network.network_file import load_network
 
 pytest.importorskip("distributed")
@@ -261,16 +265,60 @@ def test_errors_are_one_line(more: list[str], said: str) -> None:
     assert not Path("seg.nii.case").exists()
 
 
-def test_all_that_runs_on_this_machine_stays_within_the_memory(folder: Path) -> None:
+@pytest.mark.parametrize("ram", [8 * 2**30, None])
+def test_all_that_runs_on_this_machine_stays_within_the_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ram: int | None
+) -> None:
     """That is the workers, this process, and the cases whose labels are written."""
     net, whole = load_network(Path("organs.yaml")), 8 * 2**30
-    options = Options(limits=Choices(device="cpu", ram=whole))
+    monkeypatch.setattr(detect, "_available_memory", lambda: whole / detect.AVAILABLE_SHARE + 1)
+    options = Options(limits=Choices(device="cpu", ram=ram))
     here, machines = cluster_for("local:8", options, folder / "seg.nii", alone(net), writing=3)
     assert machines is not None
     idle = 8 * DASK_BYTES
     assert here.limits.ram == whole - idle
     left = whole - idle - PROCESS_BYTES - 3 * LABELS_ROOM - 8 * net.held_parameters
     assert 0 <= left - machines.ram_here < 8
+
+
+@pytest.mark.parametrize(("ram", "left"), [("3GiB", 3 * 2**30), (None, 7 * 2**30)])
+def test_the_memory_of_workers_in_a_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ram: str | None, left: int
+) -> None:
+    """A limit is that of this process alone. Without one, idle workers take some of the memory."""
+    whole = 8 * 2**30
+    monkeypatch.setattr(detect, "_available_memory", lambda: whole / detect.AVAILABLE_SHARE + 1)
+    Path("near.yaml").write_text("kind: local\ngroups: [{name: a, count: 4, ram: 1GiB}]\n")
+    options, net = Options(limits=Choices(device="cpu", ram=ram)), load_network(Path("organs.yaml"))
+    here, machines = cluster_for("near.yaml", options, folder / "seg.nii", alone(net))
+    assert machines is not None
+    assert machines.ram_here == 4 * (2**30 - DASK_BYTES)
+    assert machine_here(here.limits).host.memory == left
+
+
+@pytest.mark.slow
+def test_idle_workers_are_within_the_memory_that_there_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a limit, other steps may take what workers leave of the memory."""
+    monkeypatch.setattr(detect, "_available_memory", lambda: 2800 * 2**20)
+    whole, allowed, idle = detect.detect_host().host.memory, [], []
+
+    def noted(*arguments: Any, **more: Any) -> CaseMemory:
+        found = room_of_files(*arguments, **more)
+        allowed.append(found.allowed)
+        return found
+
+    def measure(step: str, _done: int, _total: int) -> None:
+        if step == "writing":
+            below = psutil.Process().children(recursive=True)
+            idle.append(sum(each.memory_full_info().uss for each in below))
+
+    monkeypatch.setattr(case_module, "room_of_files", noted)
+    infer("shared.nii.gz", cluster="local:2", progress=measure, **ON_CPU)
+    assert max(idle) > 0
+    assert allowed[0] + max(idle) <= whole
+    assert_undisturbed(folder)
 
 
 def test_a_file_in_which_only_some_groups_have_memory(tmp_path: Path) -> None:

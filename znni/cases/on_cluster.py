@@ -55,13 +55,14 @@ class CaseCluster:
         from znni.cluster.cluster_file import load_cluster
         from znni.cluster.machines import Machines
 
-        found = load_cluster(given)
+        found, ram = load_cluster(given), limits.ram
         if found.groups and all(group.ram for group in found.groups):
             limits = replace(limits, ram=None)
         if found.groups and all(group.cores for group in found.groups):
             limits = replace(limits, threads=None)
         self.limits = limits
         self._machines = Machines(found, limits, out, stay=True, leaving=beside)
+        self._is_alone = ram is not None and limits.ram is None  # the limit is this process's alone
 
     @property
     def cluster(self) -> Cluster:
@@ -75,8 +76,8 @@ class CaseCluster:
 
     @property
     def idle_here(self) -> int:
-        """The bytes of the limit of memory that all workers take while they wait."""
-        return self._machines.idle_here
+        """The bytes of this process's limit of memory that all workers take while they wait."""
+        return 0 if self._is_alone else self._machines.idle_here
 
     def compute(self, request: Request, folder: Path, progress: Progress) -> ClusterReport:
         """Compute a network over its input.
@@ -133,6 +134,7 @@ def cluster_for(
     """Return the options for the steps of this process, and the cluster for cases.
 
     If workers share the limit of memory, these steps leave them what they take while they wait.
+    Without a limit, workers of this machine share what is there before they start.
 
     Args:
         given: the cluster's file, or ``local:N``; None: this machine computes all.
@@ -151,7 +153,7 @@ def cluster_for(
     copied = max(sizes)  # the weights of the network that runs are read once more
     beside = PROCESS_BYTES + sum(sizes) + copied + writing * LABELS_ROOM
     machines, here = CaseCluster(given, options.limits, out, beside), without_devices(options)
-    if here.limits.ram is None:
+    if not machines.idle_here:
         return here, machines
     left = machine_here(here.limits).host.memory - machines.idle_here
     return replace(here, limits=replace(here.limits, ram=max(1, left))), machines

@@ -32,13 +32,14 @@ class Machines:
         out: the output. For jobs, files of workers lie beside it, where all machines see them.
         stay: whether workers wait for further runs, until ``close``. A run that is stopped ends
             them, or one that loses the scheduler.
-        leaving: the bytes of ``ram`` that this process takes while workers compute, if these are of
-            this machine and share it.
+        leaving: the bytes that this process takes while workers compute, if these are of this
+            machine, and share its memory or that of an option.
 
     Attributes:
         cluster: the cluster, with the limits of its workers if they are of this machine.
-        sharing: how many workers share the memory of an option; 0 if the cluster's file has it.
-        leaving: the bytes of this option that they leave to this process.
+        sharing: how many workers share the memory of an option or of this machine; 0 if the
+            cluster's file has it.
+        leaving: the bytes of this memory that they leave to this process.
 
     Raises:
         InvalidInput: the cluster's file cannot be used, an option contradicts it, or this machine
@@ -56,7 +57,7 @@ class Machines:
     ) -> None:
         found = given if isinstance(given, Cluster) else load_cluster(given)
         self.sharing = _sharing(found)
-        self.leaving = leaving if self.sharing and choices.ram is not None else 0
+        self.leaving = leaving if self.sharing else 0
         self.cluster = _with_limits(found, choices, self.leaving)
         self._beside = Path() if is_url(str(out)) else Path(out).parent
         self._stay = stay
@@ -75,8 +76,8 @@ class Machines:
 
     @property
     def idle_here(self) -> int:
-        """The bytes of an option's memory that all workers take while they stay and wait."""
-        return self.sharing * DASK_BYTES
+        """The bytes of this machine's memory that all workers take while they stay and wait."""
+        return self.cluster.workers * DASK_BYTES if self.cluster.kind == "local" else 0
 
     @contextmanager
     def engine(self, recipe: Recipe) -> Iterator[Engine]:
@@ -144,7 +145,7 @@ def _shared_out(cluster: Cluster, choices: Choices, leaving: int) -> Cluster:
 
 
 def _sharing(cluster: Cluster) -> int:
-    """Return how many workers share the memory of an option; 0 if the cluster's file has it."""
+    """Return how many workers share memory that the cluster's file does not give."""
     in_file = cluster.kind != "local" or any(group.ram for group in cluster.groups)
     return 0 if in_file else cluster.workers
 
