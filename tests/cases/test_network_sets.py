@@ -20,7 +20,7 @@ from znni.cases.network_set import networks_at
 from znni.cases.networks import NetworkSet, alone, beside_weights, joined
 from znni.cases.verification import verify_case
 from znni.components.rules import RemoveSmall
-from znni.core.errors import InvalidInput, StepDoesNotFit
+from znni.core.errors import DoesNotFit, InvalidInput, StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.session import Session
@@ -179,7 +179,11 @@ def test_memory_is_that_of_the_largest_network_and_all_weights(folder: Path) -> 
     little = replace(OPTIONS, limits=replace(limited, ram="600MiB"))
     with pytest.raises(StepDoesNotFit) as error:
         forecast(case, networks, little)
-    assert any("the weights of the other networks take" in note for note in error.value.__notes__)
+    assert error.value.allowed == 600 * 2**20
+    less = replace(OPTIONS, limits=replace(limited, ram="400MiB"))
+    with pytest.raises(DoesNotFit) as short:
+        forecast(case, networks, less)
+    assert any("the weights of the other networks take" in note for note in short.value.__notes__)
 
 
 def named(**labels: int) -> Network:

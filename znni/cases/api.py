@@ -64,6 +64,7 @@ def infer_case(
         RunFailed: reading, computing or writing failed.
     """
     from znni.cases.case import predict
+    from znni.cases.networks import counting
     from znni.cases.on_cluster import cluster_for
     from znni.cases.steps import no_step_progress
     from znni.inference.session import Session
@@ -73,7 +74,7 @@ def infer_case(
     given = networks.weights(None if weights is None else Path(weights))
     options, told = Options(limits=Choices(**limits)), progress or no_step_progress
     here, machines = cluster_for(cluster, options, case.out, networks, case.earlier)
-    with machines or nullcontext():
+    with machines or nullcontext(), counting(machines.idle_here if machines else 0):
         return predict(case, networks, given, Session(), here, told, cluster=machines)
 
 

@@ -38,12 +38,15 @@ def concurrency(limits: Choices, most: Concurrency) -> Concurrency:
         limits: what plans may use.
         most: what the user allows.
     """
-    host = machine_here(limits).host
-    by_cores = host.threads // CORES_OF_ONE
-    by_memory = host.memory // SHARE // LABELS_ROOM
-    return Concurrency(
-        max(1, min(most.preparing, by_cores)), max(1, min(most.writing, by_cores, by_memory))
-    )
+    preparing, writing = by_cores(limits, most)
+    by_memory = machine_here(limits).host.memory // SHARE // LABELS_ROOM
+    return Concurrency(preparing, max(1, min(writing, by_memory)))
+
+
+def by_cores(limits: Choices, most: Concurrency) -> Concurrency:
+    """Return how many cases are worked on at the same time if there is memory for all."""
+    cores = machine_here(limits).host.threads // CORES_OF_ONE
+    return Concurrency(max(1, min(most.preparing, cores)), max(1, min(most.writing, cores)))
 
 
 def computed_at_once(limits: Choices) -> int:

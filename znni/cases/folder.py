@@ -27,17 +27,19 @@ from znni.cases.concurrency import (
     THREE_EACH,
     Concurrency,
     beside_writing,
+    by_cores,
     computed_at_once,
     concurrency,
     with_limit,
 )
 from znni.cases.memory import KnownMemory
-from znni.cases.networks import NetworkSet, alone, beside_weights
-from znni.cases.on_cluster import cluster_for, without_devices
+from znni.cases.networks import NetworkSet, alone, beside_weights, counting
+from znni.cases.on_cluster import CaseCluster, cluster_for, without_devices
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.core.text import counted, duration
+from znni.inference.exporting import LABELS_ROOM
 from znni.inference.many import ERRORS, Failure, exit_code_of
 from znni.inference.session import Session
 from znni.network.case_rules import CaseRules
@@ -170,10 +172,7 @@ def predict_cases(
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
     out, earlier = (cases[0].out, cases[0].earlier) if cases else (Path(), ())
-    here = options if cluster is None else without_devices(options)
-    most = concurrency(here.limits, most)
-    options, machines = cluster_for(cluster, options, out, asked, earlier, most.writing)
-    options = with_limit(beside_writing(options, most.writing))
+    options, machines, most, withheld = _shared_out(cluster, options, out, asked, earlier, most)
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
     kept = beside_weights(options.limits, asked, earlier)[0]
@@ -194,8 +193,9 @@ def predict_cases(
         return CaseRun(case, asked, weights, session, options, tell, removing, known, machines)
 
     def compute(run: CaseRun, prepared: Future[None]) -> Future[CaseReport]:
-        prepared.result()
-        run.compute()
+        with counting(withheld):
+            prepared.result()
+            run.compute()
         return writing.submit(run.write)
 
     at_once = computed_at_once(options.limits)
@@ -227,6 +227,25 @@ def predict_cases(
             session.close()
     account.report.seconds = perf_counter() - begun
     return account.report
+
+
+def _shared_out(
+    cluster: str | Path | None,
+    options: Options,
+    out: Path,
+    networks: NetworkSet,
+    earlier: Sequence[Network],
+    most: Concurrency,
+) -> tuple[Options, CaseCluster | None, Concurrency, int]:
+    """Return the options of a case, the cluster, how many cases go on, and what they withhold.
+
+    These are the bytes that a case may not take of a limit, if that is as large as needed.
+    """
+    here = (options if cluster is None else without_devices(options)).limits
+    allowed, most = by_cores(here, most), concurrency(here, most)
+    options, machines = cluster_for(cluster, options, out, networks, earlier, most.writing)
+    withheld = allowed.writing * LABELS_ROOM + (machines.idle_here if machines else 0)
+    return with_limit(beside_writing(options, most.writing)), machines, most, withheld
 
 
 def _done_here(work: Callable[[], Result]) -> Future[Result]:

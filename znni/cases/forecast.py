@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from znni.cases.case import BEFORE
 from znni.cases.case_folder import Case, check_output
 from znni.cases.memory import CaseMemory, room_for, search_for
-from znni.cases.networks import NetworkSet, alone, beside_weights, noting_weights
+from znni.cases.networks import NetworkSet, alone, beside_weights, counting, noting_weights
 from znni.cases.on_cluster import CaseCluster, cluster_for, without_devices
 from znni.cases.preparation import (
     Preparation,
@@ -118,7 +118,10 @@ def forecast(
     prepared = [preparation_of_all(scan, network) for network in asked.networks]
     saved = case.probabilities is not None
     searches = [search_for(each, limits, probabilities=saved) for each in prepared]
-    with noting_weights(others):
+    runs: tuple[Forecast, ...] = ()
+    if machines:
+        runs = tuple(_run_on(machines, each, probabilities=saved) for each in prepared)
+    with counting(machines.idle_here if machines else 0), noting_weights(others):
         plans = () if cluster else tuple(as_here(fastest(search)[0]) for search in searches)
         room = room_for(case, scan, prepared, searches, [*asked.largest, *removing])
     taken = {name: room.process + each for name, each in room.steps._asdict().items() if each}
@@ -126,9 +129,6 @@ def forecast(
     memory = {name: each + others for name, each in taken.items()}
     order = (PREVIOUS, "reading", "resampling", "network", "labels", "components", "writing")
     distinct = [prepared[group[0]] for group in asked.groups]
-    runs: tuple[Forecast, ...] = ()
-    if machines:
-        runs = tuple(_run_on(machines, each, probabilities=saved) for each in prepared)
     seconds = _seconds(scan, distinct, room)
     computing = [plan.seconds for plan in plans] + [run.seconds for run in runs]
     seconds["network"] = sum(computing)
@@ -141,7 +141,8 @@ def forecast(
         whole = without_devices(given) if machines else given
         ram = beside_weights(whole.limits, asked, case.earlier)[0].ram
         rest = replace(given, limits=replace(given.limits, ram=ram))
-        found = forecast(before, stage.network, rest, cluster=cluster)
+        with counting(others):
+            found = forecast(before, stage.network, rest, cluster=cluster)
         memory[PREVIOUS] = others + max(found.memory.values())
         seconds[PREVIOUS] = sum(found.seconds.values())
     return CaseForecast(

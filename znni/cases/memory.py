@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from planner.limits import does_not_fit
@@ -203,10 +204,9 @@ def room_for(
         components_slab(size, removing, free).nbytes if removing else 0,
         LABELS_ROOM,
     )
-    for name, taken in steps._asdict().items():
-        if process + taken > host.memory:
-            needed = process + taken
-            raise StepDoesNotFit(name, needed=needed, allowed=host.memory, process=process)
+    name, most = max(steps._asdict().items(), key=itemgetter(1))
+    if (needed := process + most) > host.memory:
+        raise StepDoesNotFit(name, needed=needed, allowed=host.memory, process=process)
     return CaseMemory(host.memory, process, host.threads, steps)
 
 

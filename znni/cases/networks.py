@@ -202,8 +202,22 @@ def noting_weights(others: int) -> Iterator[None]:
         others: the bytes of these weights.
     """
     try:
-        yield
-    except (DoesNotFit, StepDoesNotFit) as error:
+        with counting(others):
+            yield
+    except DoesNotFit as error:
         if others:
             error.add_note(f"the weights of the other networks take {in_units(others)} more")
         raise
+
+
+@contextmanager
+def counting(beside: int) -> Iterator[None]:
+    """Count other work in errors of steps that do not fit, so that they name enough memory.
+
+    Args:
+        beside: the bytes of a user's limit that this work takes, so that steps may not.
+    """
+    try:
+        yield
+    except StepDoesNotFit as error:
+        raise error.beside(beside) from error

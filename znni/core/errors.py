@@ -164,7 +164,7 @@ class StepDoesNotFit(ZnniError):
         step: the step.
         needed: bytes that the process would take at least.
         allowed: bytes that it may take.
-        process: bytes, among the needed ones, for its libraries and the weights.
+        process: bytes, among the needed ones, for its libraries, the weights and other work.
     """
 
     exit_code = 3
@@ -172,10 +172,16 @@ class StepDoesNotFit(ZnniError):
     def __init__(self, step: str, *, needed: int, allowed: int, process: int) -> None:
         self.step, self.needed, self.allowed, self.process = step, needed, allowed, process
         super().__init__(
-            f"a case does not fit: {step} needs {in_units(needed)} (the process and the weights "
-            f"take {in_units(process)} of it), and {in_units(allowed)} are allowed; give "
-            f"{option('ram', f'{ceil(needed / 2**20)}MiB')} or more"
+            f"a case does not fit: {step} needs {in_units(needed)} (the process, the weights and "
+            f"other work take {in_units(process)} of it), and {in_units(allowed)} are allowed; "
+            f"give {option('ram', f'{ceil(needed / 2**20)}MiB')} or more"
         )
+
+    def beside(self, nbytes: int) -> StepDoesNotFit:
+        """Return the error for a process that is allowed some bytes more, and takes them too."""
+        needed, allowed = self.needed + nbytes, self.allowed + nbytes
+        process = self.process + nbytes
+        return StepDoesNotFit(self.step, needed=needed, allowed=allowed, process=process)
 
 
 class RunFailed(ZnniError):
