@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from paths import SUPPORT
+from slow_child import HOLD
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +78,13 @@ def window(
     wait(lambda: not made.is_busy)
     made.close()
     app.processEvents()
+
+
+@pytest.fixture
+def held(own_folder: Path) -> Path:
+    """The file that holds each run after its first progress, until it is deleted."""
+    HOLD.touch()
+    return own_folder / HOLD
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from command_line import LONG_VOLUME, voxels
 from paths import SUPPORT
 
 import znni
+from znni.core.child_process import command_of_program
 from znni.napari import job as jobs
 from znni.napari.job import Job, stored_array
 from znni.napari.task import Cancelled, Event, Failed, Finished, Planned, Progressed, Task
@@ -56,7 +57,7 @@ def test_moments_in_which_nothing_happens_are_told() -> None:
 
 
 @pytest.mark.slow
-def test_a_cancelled_run_goes_on() -> None:
+def test_a_cancelled_run_goes_on(held: Path) -> None:
     job = Job(RUN)
     events = []
     for event in happens(job):
@@ -68,6 +69,7 @@ def test_a_cancelled_run_goes_on() -> None:
     (planned,) = happens(Job(PLAN))
     assert isinstance(planned, Planned)
     assert 0 < planned.finished < 1
+    held.unlink()
     assert isinstance(list(happens(Job(RUN)))[-1], Finished)
 
 
@@ -89,6 +91,7 @@ def test_a_job_may_be_stopped_before_its_process_has_the_task(
     assert isinstance(list(happens(later))[-1], Cancelled)
 
 
+@pytest.mark.usefixtures("held")
 def test_a_run_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "PATIENCE_SECONDS", 0.0)
     job = Job(RUN)
@@ -105,6 +108,8 @@ def test_a_job_is_given_less_time_to_stop_before_its_first_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(jobs, "GRACE_SECONDS", 0.0)
+    silent = command_of_program("import time; time.sleep(600)")
+    monkeypatch.setattr(jobs, "command_of", lambda *_: silent)
     job = Job(RUN)
     events = job.events()
     assert next(events) is None
@@ -114,6 +119,7 @@ def test_a_job_is_given_less_time_to_stop_before_its_first_block(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("held")
 def test_a_run_whose_events_nobody_takes_is_stopped() -> None:
     with closing(Job(RUN).events()) as events:  # type: ignore[type-var]
         assert next(event for event in events if isinstance(event, Progressed))
@@ -124,6 +130,7 @@ def test_a_run_whose_events_nobody_takes_is_stopped() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("held")
 def test_a_run_outlives_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the process of the window had been killed."""
     job = Job(RUN)
@@ -138,6 +145,7 @@ def test_a_run_outlives_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < planned.finished < 1
 
 
+@pytest.mark.usefixtures("held")
 def test_a_sudden_end_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
     popen = jobs.subprocess.Popen

@@ -78,7 +78,7 @@ def test_the_text_below_is_shown_in_a_window(window: RunWidget) -> None:
 
 
 def test_a_cancelled_run_goes_on(
-    chosen: RunWidget, viewer: Any, told: list[tuple[str, str]]
+    chosen: RunWidget, viewer: Any, told: list[tuple[str, str]], held: Path
 ) -> None:
     plan(chosen)
     chosen.run.click()
@@ -94,6 +94,7 @@ def test_a_cancelled_run_goes_on(
     plan(chosen)
     assert chosen.run.text() == "Go on"
     assert 0 < chosen.bar.value() < chosen.bar.maximum()
+    held.unlink()
     chosen.run.click()
     wait(lambda: not chosen.is_busy)
     assert Path("out.zarr").is_dir()
@@ -258,6 +259,7 @@ def test_the_slider_moves_the_labels(chosen: RunWidget, viewer: Any) -> None:
     assert len(viewer.layers) == 2
 
 
+@pytest.mark.usefixtures("held")
 def test_a_closed_widget_stops_its_run(chosen: RunWidget) -> None:
     plan(chosen)
     chosen.run.click()

@@ -1,8 +1,8 @@
 """Run ``znni``, and make something happen after its first block, for tests of the files left.
 
-Run this as ``python stopped_run.py FATE ARGUMENTS...``. With ``wait``, every patch takes longer and
-every block prints a line, so that a test can kill the process. With ``limit``, files may not grow
-any larger after the first block. With ``fill``, somebody else fills the disk.
+Run this as ``python stopped_run.py FATE ARGUMENTS...``. The first block prints a line. With
+``wait``, no block is computed after it, so that a test can kill the process. With ``limit``, files
+may not grow any larger after the first block. With ``fill``, somebody else fills the disk.
 """
 
 from __future__ import annotations
@@ -24,12 +24,22 @@ from znni.volumes.formats.zarr import writer as zarr
 
 PATCH_SECONDS = 0.1
 
+written: list[bool] = []
+
+
+def wait(_layer: object) -> None:
+    """Take a while, or for ever after the first block."""
+    time.sleep(PATCH_SECONDS)
+    while written and fate == "wait":
+        time.sleep(0.01)
+
 
 class Fated:
     """Output that meets its fate after its first block."""
 
     def write(self, *block: Any) -> None:
         super().write(*block)  # type: ignore[misc]
+        written.append(True)
         print("block", flush=True)
         if fate == "limit":
             resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
@@ -49,7 +59,7 @@ class FatedZarr(Fated, zarr.ZarrOutput):
 
 if __name__ == "__main__":
     fate = sys.argv.pop(1)
-    slow = Watched("conv", convolved, before=lambda _: time.sleep(PATCH_SECONDS))
+    slow = Watched("conv", convolved, before=wait)
     znni.inference.planning.catalogue = lambda _: fake_catalogue(slow)  # type: ignore[assignment]
     hdf5.Hdf5Output = FatedHdf5  # type: ignore[misc]
     zarr.ZarrOutput = FatedZarr  # type: ignore[misc]
