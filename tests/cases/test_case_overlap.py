@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from case_reference import OPTIONS, network, run
 from case_scans import nibabel, scan, weights_file, write
+from waiting import PATIENCE, until
 
 from znni.cases import concurrency as concurrency_module
 from znni.cases import folder as folder_module
@@ -32,15 +32,6 @@ from znni.inference.prepared_plans import PreparedPlans
 from znni.inference.session import Session
 from znni.network.network import Network
 from znni.network.weights import random_weights
-
-PATIENCE = 60  # seconds that a thread waits for another one
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture

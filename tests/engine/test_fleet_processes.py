@@ -9,7 +9,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ import pytest
 from fleet_cases import PLAN, SIZE, Case, fleet
 from forks import forked
 from numpy.typing import NDArray
+from waiting import until
 from worker_runners import NETWORK, Sums, made_with
 
 from znni.core import loading
@@ -100,7 +100,7 @@ def test_blocks_are_read_before_workers_receive_large_weights(
 
     seen, late = str(tmp_path / "seen"), str(tmp_path / "late")
     (tmp_path / "starts_cuda.py").write_text(
-        "import os, time\nuntil = time.monotonic() + 20\n"
+        "import os, time\nuntil = time.monotonic() + 60\n"
         f"while not os.path.exists({seen!r}):\n    time.sleep(0.01)\n"
         f"    if time.monotonic() > until:\n        open({late!r}, 'w').close()\n        break\n"
     )
@@ -129,10 +129,7 @@ def test_waiting_processes_import_their_modules(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("znni.engine.workers.processes.SLOTS", 0)
     waiting = WaitingProcesses([{}], ("noted",))
-    until = time.monotonic() + 60
-    while not (tmp_path / "seen").exists():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until((tmp_path / "seen").exists)
     del waiting
 
 
@@ -226,10 +223,7 @@ def test_workers_end_while_the_last_block_of_the_last_run_is_written() -> None:
         def write(self, box: Box, values: NDArray[Any]) -> None:
             super().write(box, values)
             if case.remaining.voxels == box.size.volume:
-                until = time.monotonic() + 20
-                while any(each.status() != psutil.STATUS_ZOMBIE for each in processes):
-                    assert time.monotonic() < until
-                    time.sleep(0.01)
+                until(lambda: all(it.status() == psutil.STATUS_ZOMBIE for it in processes))
 
     case, workers = Case(), fleet()
     processes = [psutil.Process(worker.process_id) for worker in workers._crew.workers]

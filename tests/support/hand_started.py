@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 import psutil
 from paths import ROOT, SUPPORT
+from waiting import PATIENCE, until
 
 CHILD = "znni.cluster.child"
-SECONDS = 60  # until a process that does not start or end is a failure
 
 
-def computes(process: psutil.Process) -> bool:
-    """Return whether a process is one that computes blocks."""
+def computes(process: psutil.Process, folder: Path | None = None) -> bool:
+    """Return whether a process is one that computes blocks, in a folder if it is given."""
     try:
-        return CHILD in process.cmdline()
+        return CHILD in process.cmdline() and folder in (None, Path(process.cwd()))
     except psutil.Error:  # it has ended
         return False
 
@@ -47,10 +46,7 @@ class HandStarted:
             "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
             "--scheduler-file", "scheduler.json",
         )  # fmt: skip
-        end = time.monotonic() + SECONDS
-        while not (known.exists() and known.read_text().endswith("}")):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(lambda: known.exists() and known.read_text().endswith("}"))
         address = known.read_text().partition('"address": "')[2].partition('"')[0]
         self.file = folder / "cluster.yaml"
         self.file.write_text(
@@ -64,10 +60,7 @@ class HandStarted:
     def __exit__(self, *_: object) -> None:
         for process in (*self._workers, self._scheduler):
             self.kill(process)
-        end = time.monotonic() + SECONDS
-        while self.children():
-            assert time.monotonic() < end, "processes that compute are left"
-            time.sleep(0.05)
+        until(lambda: not self.children())  # no process that computes is left
 
     def start(self, altered: str = "", *, nanny: bool = False) -> subprocess.Popen[bytes]:
         """Start a worker, whose process that computes is altered (``altered/alterations.py``).
@@ -93,7 +86,7 @@ class HandStarted:
                 with suppress(psutil.NoSuchProcess):
                     if not any("resource_tracker" in argument for argument in each.cmdline()):
                         each.kill()
-        process.wait(SECONDS)
+        process.wait(PATIENCE)
 
     def kill_scheduler(self) -> None:
         """Kill the scheduler."""
@@ -101,11 +94,7 @@ class HandStarted:
 
     def children(self) -> list[psutil.Process]:
         """Return the processes that compute."""
-        return [
-            process
-            for process in psutil.process_iter()
-            if computes(process) and process.cwd() == str(self._folder)
-        ]
+        return [each for each in psutil.process_iter() if computes(each, self._folder)]
 
     def child_of(self, worker: subprocess.Popen[bytes]) -> psutil.Process | None:
         """Return the process that computes for a worker, if it is there."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+from waiting import until
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
@@ -173,7 +174,7 @@ class Odd(Exception):
 
 def made_when(file: Path, plan: SumsPlan) -> Sums:
     """Return a runner as soon as a file exists."""
-    wait_for(file)
+    until(file.exists)
     return Sums(plan)
 
 
@@ -188,13 +189,6 @@ def not_made() -> Sums:
 
 def not_made_when(file: Path) -> Sums:
     """Fail to make a runner, some time after a file exists."""
-    wait_for(file)
+    until(file.exists)
     time.sleep(0.1)
     return not_made()
-
-
-def wait_for(file: Path) -> None:
-    until = time.monotonic() + 20
-    while not file.exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)
