@@ -27,7 +27,7 @@ from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
-from znni.core.logged import log_of_waits
+from znni.core.logged import log_of_waits, warn_once
 from znni.inference import text_cache
 from znni.machine import busy, cold_pages
 from znni.machine.cuda import cupy
@@ -77,8 +77,9 @@ def few_objects_to_collect() -> None:
 
 
 @pytest.fixture(autouse=True)
-def level_of_the_log() -> Iterator[None]:
-    """A command on a terminal has its waits logged; the tests after it do not."""
+def log_as_in_a_new_process() -> Iterator[None]:
+    """Warnings that a process logs once come in each test; waits only after a command's wish."""
+    warn_once.cache_clear()
     levels = {log: log.level for log in (logging.getLogger("znni"), log_of_waits)}
     yield
     for log, level in levels.items():

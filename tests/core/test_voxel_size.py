@@ -31,11 +31,6 @@ RUN = ("--net", "tiny.yaml", "--overwrite")
 MICROMETERS = ("micrometer",) * 3
 
 
-@pytest.fixture(autouse=True)
-def forgotten_warnings() -> None:
-    warn_once.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("text", "extents", "unit"),
     [

@@ -9,7 +9,6 @@ import pytest
 from fake_cupy import CUPY, Array, Failure, Stream, fake_gpu
 from numpy.typing import NDArray
 
-from znni.core.logged import warn_once
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.backends.cuda.transfer import Download, Upload
 from znni.engine.executor import Fragments
@@ -60,7 +59,6 @@ def test_what_the_system_does_not_lock_is_copied_with_a_warning(
     def refused(*_: object) -> None:
         raise Failure("operation not permitted")
 
-    warn_once.cache_clear()
     monkeypatch.setattr(CUPY.cuda.runtime, "hostRegister", refused)
     np.testing.assert_array_equal(Download().of(values(2, 3)), values(2, 3))
     assert "copies to and from the GPU are slow" in caplog.text

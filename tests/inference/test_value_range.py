@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import znni
-from znni.core.logged import warn_once
 from znni.core.shapes import Box, Vec3
 from znni.inference.value_range import warn_of_range
 
@@ -32,7 +31,6 @@ PART = Box(Vec3(1, 0, 0), Vec3(5, 70, 80))
 def test_a_warning_says_the_largest_value(
     dtype: str, largest: Any, *, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_once.cache_clear()
     values = np.zeros(SHAPE, dtype)
     values[2, 40, 40] = largest  # in the plane in the middle
     warn_of_range(znni.open_volume(values), znni.load_network("boundaries"), PART)
@@ -55,7 +53,6 @@ def test_a_warning_says_the_largest_value(
 def test_networks_for_more_bits_warn_of_fewer(
     divisor: int, dtype: str, largest: float, *, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_once.cache_clear()
     network = znni.load_network("boundaries")
     network = network.scaled_by(replace(network.scaling, scale=1 / divisor))
     warn_of_range(znni.open_volume(np.full(SHAPE, largest, dtype)), network, PART)
@@ -65,14 +62,12 @@ def test_networks_for_more_bits_warn_of_fewer(
 def test_networks_that_do_not_divide_say_nothing_say_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    warn_once.cache_clear()
     values = np.full(SHAPE, 4000, np.uint16)
     warn_of_range(znni.open_volume(values), znni.load_network("n726"), PART)
     assert not caplog.messages
 
 
 def test_a_run_warns(caplog: pytest.LogCaptureFixture) -> None:
-    warn_once.cache_clear()
     values = np.full((40, 40, 40), 4000, np.uint16)
     out = np.empty((1, 6, 6, 6), np.float32)
     znni.infer(values, "boundaries", out, ram="4GiB", device="cpu", costs="built-in")
