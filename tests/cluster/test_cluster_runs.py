@@ -57,6 +57,7 @@ layers:
 BLOCKS = 4  # along each axis
 PATCH = 12
 SECONDS = 120  # until a run counts as hanging
+ALONE = 2.0  # seconds after each block while others start: or one worker computes all
 OPTIONS: Any = {"device": "cpu", "costs": "built-in"}
 ARGUMENTS = ("infer", "volume.npy", "--net", "tiny.yaml", "--plan", "plan.json", "--device", "cpu",
              "--costs", "built-in")  # fmt: skip
@@ -122,7 +123,7 @@ def test_processes_of_this_machine_give_what_one_part_gives() -> None:
     def note(done: int, total: int, state: str) -> None:
         told.append((done, total, state))
         if state.startswith("1"):
-            time.sleep(0.5)  # or one worker computes all before the other is there
+            time.sleep(ALONE)
 
     report = compute("local:2", ram="1538MiB", threads=2, progress=note)
     assert report.finished.blocks == BLOCKS**3
@@ -199,7 +200,7 @@ def test_a_worker_that_hangs_is_done_without(
             stopped.append(child)
             child.suspend()
         elif done and not stopped:
-            time.sleep(1)  # or one worker computes all before the other is there
+            time.sleep(ALONE)
 
     compute(machines.file, progress=stop)
     assert "does not answer" in caplog.text
@@ -225,7 +226,7 @@ def test_a_worker_that_comes_back_late_does_no_harm(
             for process in stopped:
                 process.suspend()
         elif done and not stopped:
-            time.sleep(1)  # or one worker computes all before the other is there
+            time.sleep(ALONE)
         elif stopped and not resumed and "does not answer" in caplog.text:
             for process in stopped:
                 process.resume()
@@ -290,7 +291,7 @@ def test_workers_that_cannot_compute_are_shut_out(
             for altered in FAULTS:
                 machines.start(altered)
         elif len(shut_out(caplog)) < len(FAULTS):
-            time.sleep(2.0)  # or the good worker computes all before the others are there
+            time.sleep(ALONE)
 
     report = compute(machines.file, progress=join)
     said = "\n".join(shut_out(caplog))
@@ -322,7 +323,7 @@ def test_bits_of_a_class(machines: HandStarted) -> None:
             begun = True
             machines.start("another machine")
         elif state.startswith("1"):
-            time.sleep(0.5)  # or the first worker computes all before the other is there
+            time.sleep(ALONE)
 
     report = compute(machines.file, progress=join, bits="class")
     assert report.tally.refused == 0

@@ -287,9 +287,10 @@ def test_none_are_kept_if_so_wanted(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_fresh_plan_is_kept(folder: Path) -> None:
     planning.fastest(small_search(), fresh=True)
-    before = next(folder.iterdir()).stat().st_mtime_ns
+    (file,) = folder.iterdir()
+    os.utime(file, (0, 0))
     planning.fastest(small_search(), fresh=True)
-    assert next(folder.iterdir()).stat().st_mtime_ns > before
+    assert file.stat().st_mtime > 0
 
 
 def test_a_search_begins_at_a_known_plan() -> None:

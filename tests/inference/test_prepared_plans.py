@@ -82,11 +82,12 @@ def test_other_work_waits_for_the_plan_that_runs(kept: PreparedPlans) -> None:
 
 def test_the_next_run_begins_when_all_blocks_are_computed(kept: PreparedPlans) -> None:
     """A plan that is still written from is not released for the next one."""
-    order: list[str] = []
+    order, begun = list[str](), threading.Event()
 
     def next_run() -> None:
         with kept.running():
             order.append("next begins")
+            begun.set()
             ready(kept, "next", 600)
             order.append("next is ready")
 
@@ -97,6 +98,7 @@ def test_the_next_run_begins_when_all_blocks_are_computed(kept: PreparedPlans) -
         other.join(0.1)
         order.append("all are computed")
         let_next()
+        assert begun.wait(60)
         other.join(0.2)
         assert other.is_alive()
         assert kept.held(HOST) == 500
