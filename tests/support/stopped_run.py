@@ -17,7 +17,7 @@ from typing import Any
 from fakes import Watched, fake_catalogue
 
 import znni.inference.planning
-from znni.cli import main
+from znni.cli import main, progress
 from znni.plans.primitive import convolved
 from znni.volumes.formats.hdf5 import writer as hdf5
 from znni.volumes.formats.zarr import writer as zarr
@@ -59,6 +59,7 @@ class FatedZarr(Fated, zarr.ZarrOutput):
 
 if __name__ == "__main__":
     fate = sys.argv.pop(1)
+    progress.LINE_EVERY_SECONDS = 10**9  # only errors are told, however slow the machine is
     slow = Watched("conv", convolved, before=wait)
     znni.inference.planning.catalogue = lambda _: fake_catalogue(slow)  # type: ignore[assignment]
     hdf5.Hdf5Output = FatedHdf5  # type: ignore[misc]
