@@ -26,7 +26,7 @@ pytestmark = [
 
 
 def test_a_run_from_plan_to_output(
-    chosen: RunWidget, viewer: Any, monkeypatch: pytest.MonkeyPatch
+    chosen: RunWidget, viewer: Any, held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not chosen.run.isEnabled()
     said, show = list[str](), chosen.status.setText
@@ -45,6 +45,7 @@ def test_a_run_from_plan_to_output(
     assert chosen.threshold.layer.currentText() == "out.zarr"
     unfinished = viewer.layers[1]
     unfinished.opacity, unfinished.colormap = 0.5, "viridis"
+    held.unlink()
     wait(lambda: bool(np.asarray(unfinished._slice.image.raw).any()))
     wait(lambda: not chosen.is_busy)
     assert any(text.endswith(" left") for text in said)  # a busy machine shows several at once
