@@ -132,6 +132,7 @@ def copied_by_windows(count: int) -> Stopwatch:
     output = ArrayOutput(found, 1, job.output, "float32")
     prepare, stopwatch = partial(TwoPlaces, runner.network), Stopwatch()
     workers = Fleet(runner, [Member("worker", prepare, {}) for _ in range(count)])
+    workers.wait_until_ready()  # or one may compute most while the other starts
     run_volume(RunState(reader, output, "float32", Remaining(job)), workers, stopwatch)
     np.testing.assert_array_equal(found, x)
     return stopwatch
