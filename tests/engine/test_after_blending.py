@@ -13,6 +13,7 @@ import pytest
 from fake_stages import host_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from window_networks import CLASSES
 
 from planner.overhead import Overhead
 from znni.core.shapes import Box, Vec3
@@ -35,14 +36,6 @@ from znni.primitives.cpu.common.linear_maps import PIECE, largest_maps, linear_m
 from znni.primitives.cpu.common.workers import workers
 from znni.volumes.locate import open_volume
 
-NET = """\
-name: classes
-layers:
-  - conv: {features: 4, kernel: 3, padding: same}
-  - instance_norm: {activation: leaky_relu}
-  - name: head
-    conv: {features: 9, kernel: 1, activation: identity}
-"""
 WINDOW = Window(Vec3(8, 8, 8), 0.25)
 SIZE = Vec3(19, 21, 23)
 OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
@@ -50,7 +43,7 @@ BLOCK = Vec3(6, 12, 12)
 OF_MAPS = Labels(tuple(range(9)))
 
 
-def network(text: str = NET) -> Network:
+def network(text: str = CLASSES) -> Network:
     return with_window(network_from_text(text, "classes.yaml"), WINDOW)
 
 
@@ -108,7 +101,7 @@ def test_a_head_is_applied_after_blending() -> None:
     net = network()
     found = output(net)
     # Without fewer sums to gain, the head is computed in each window.
-    alone = network(NET.replace("features: 4", "features: 9"))
+    alone = network(CLASSES.replace("features: 4", "features: 9"))
     weights = random_weights(net, 3)
     wide = {
         "conv1": ConvWeights(
@@ -181,7 +174,7 @@ def test_voxels_that_a_mask_does_not_want_are_0_whatever_they_would_be(dtype: st
 
 
 def test_windows_are_computed_once_along_x(count_windows: Callable[[], int]) -> None:
-    net = network(NET.replace("features: 9", "features: 3"))
+    net = network(CLASSES.replace("features: 9", "features: 3"))
     whole = output(net, patch=Vec3(24, 24, 24))
     assert count_windows() == 3 * 4 * 4
     np.testing.assert_array_equal(output(net, patch=Vec3(24, 24, 6)), whole)
@@ -253,7 +246,7 @@ def test_labels_take_the_memory_that_plans_count(head: bool, labels: Labels) -> 
 
 @pytest.mark.slow
 def test_100_classes_fit_into_little_memory() -> None:
-    hundred = network(NET.replace("features: 9", "features: 100"))
+    hundred = network(CLASSES.replace("features: 9", "features: 100"))
     hundred = replace(hundred, window=Window(Vec3(32, 32, 32), 0.25))
     options = {**OPTIONS, "ram": "2GiB", "input_itemsize": 1}
     volumes = [
@@ -265,7 +258,7 @@ def test_100_classes_fit_into_little_memory() -> None:
 
 @pytest.mark.slow
 def test_the_search_finds_large_blocks_of_many_classes() -> None:
-    hundred = network(NET.replace("features: 9", "features: 100"))
+    hundred = network(CLASSES.replace("features: 9", "features: 100"))
     hundred = replace(hundred, window=Window(Vec3(32, 32, 32), 0.25))
     space = search(hundred, (300,) * 3, labels=True, ram="600MiB", **OPTIONS)
     every = (space.fastest_for(patch) for patch in space.patches())

@@ -12,12 +12,13 @@ from unittest import mock
 import pytest
 from emulated_gpu import EMULATED, Memory, emulated_gpu
 from emulated_plans import MACHINE, primitives
+from fleet_cases import fleet_of
 
 from znni.core.option_types import OutputType
 from znni.engine.executor import not_measured
 from znni.engine.patch_runner import PatchRunner
 from znni.engine.workers import serving
-from znni.engine.workers.fleet import Fleet, Member
+from znni.engine.workers.fleet import Fleet
 from znni.inference import plan_choice, planning, session
 from znni.inference.planning import shared_out
 from znni.machine.machine import Machine
@@ -52,8 +53,8 @@ def workers_of(
     """Return one worker for each GPU of a plan, also if there is one."""
     network = shared_out(plan.network, plan.workers)
     alone = replace(plan, network=network, machine=replace(MACHINE, gpus=(EMULATED,)))
-    made = partial(prepare_emulated, alone, weights, dtype=stored.dtype)
-    return Fleet(plan, [Member(f"GPU {gpu}", made, {}) for gpu in range(plan.workers)], stored)
+    prepare = partial(prepare_emulated, alone, weights, dtype=stored.dtype)
+    return fleet_of(prepare, plan.workers, plan, stored)
 
 
 def use_emulated_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

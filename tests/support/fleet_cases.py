@@ -52,8 +52,7 @@ def two_workers(
 ) -> Fleet:
     """Have two processes compute on the host, as others do on a GPU each."""
     shared = replace(plan, network=shared_out(plan.network, 2))
-    made = partial(prepare_alone, shared, weights)
-    return Fleet(plan, [Member(f"worker {number}", made, {}) for number in range(2)], stored)
+    return fleet_of(partial(prepare_alone, shared, weights), 2, plan, stored)
 
 
 class Case:

@@ -19,6 +19,16 @@ from znni.primitives.reference import Float64
 from znni.primitives.tiled_reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
+# A network of classes, whose last layer is a head on fewer maps.
+CLASSES = """\
+name: classes
+layers:
+  - conv: {features: 4, kernel: 3, padding: same}
+  - instance_norm: {activation: leaky_relu}
+  - name: head
+    conv: {features: 9, kernel: 1, activation: identity}
+"""
+
 NET = """\
 name: norms
 in_features: 2

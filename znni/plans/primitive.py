@@ -111,6 +111,15 @@ class TakesTimePerItem(Primitive, Protocol):
         """
 
 
+class BoundedByItself:
+    """A primitive that takes time item by item, and that no other one bounds."""
+
+    @property
+    def bounded_by(self: Primitive) -> str:
+        """Its own name."""
+        return self.name
+
+
 @runtime_checkable
 class UsesGpu(Protocol):
     """A primitive of the host that computes on a GPU."""

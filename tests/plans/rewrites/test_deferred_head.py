@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from window_networks import CLASSES
 
 from znni.core.shapes import Vec3
 from znni.network.geometry import with_window
@@ -19,18 +20,10 @@ from znni.network.window import Window
 from znni.plans.rewrites.deferred_head import alike, original, with_deferred_head
 from znni.primitives.tiled_reference import local, output_at_once
 
-NET = """\
-name: classes
-layers:
-  - conv: {features: 4, kernel: 3, padding: same}
-  - instance_norm: {activation: leaky_relu}
-  - name: head
-    conv: {features: 9, kernel: 1, activation: identity}
-"""
 WINDOW = Window(Vec3(4, 5, 6), 0.25)
 
 
-def network(text: str = NET) -> Network:
+def network(text: str = CLASSES) -> Network:
     return with_window(network_from_text(text, "classes.yaml"), WINDOW)
 
 
@@ -62,8 +55,8 @@ def test_a_head_is_apart_and_joined_again() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        NET.replace("activation: identity", "activation: sigmoid"),
-        NET.replace("features: 9", "features: 4"),
+        CLASSES.replace("activation: identity", "activation: sigmoid"),
+        CLASSES.replace("features: 9", "features: 4"),
     ],
     ids=["not linear", "no fewer sums"],
 )

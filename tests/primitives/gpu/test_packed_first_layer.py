@@ -23,13 +23,13 @@ from znni.network.layers import Activation, Conv, PackedLayer
 from znni.network.weights import Weights
 from znni.plans.nominal_time import nominal_time
 from znni.primitives import reference, tiled_reference
-from znni.primitives.gpu.common.banks import turns
 from znni.primitives.gpu.common.hardware import (
     AMPERE,
     COMMON_BLOCK_SHARED,
     REGISTERS,
     RESERVED_SHARED,
     Chip,
+    turns,
 )
 from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
 from znni.primitives.gpu.packed import first_layer

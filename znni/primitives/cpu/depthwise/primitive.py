@@ -14,7 +14,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Conv, ConvTranspose, Operation, SummedConv
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
-from znni.plans.primitive import Run, applying, convolution_of, convolved_with_gaps
+from znni.plans.primitive import BoundedByItself, Run, applying, convolution_of, convolved_with_gaps
 from znni.primitives.cpu.common.activation import (
     activate_further,
     addresses,
@@ -40,18 +40,13 @@ FEWEST_VALUES = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Depthwise:
+class Depthwise(BoundedByItself):
     """Depthwise convolution on the CPU, with bias, activation and a sum."""
 
     device: Device
     name: str = "depthwise"
     accuracy: float = 1e-5
     version = 1
-
-    @property
-    def bounded_by(self) -> str:
-        """Its own name."""
-        return self.name
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape, if each output map sees one input map."""

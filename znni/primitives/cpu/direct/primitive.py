@@ -21,7 +21,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
-from znni.plans.primitive import Run, applied_to, convolved_with_gaps
+from znni.plans.primitive import BoundedByItself, Run, applied_to, convolved_with_gaps
 from znni.primitives.cpu.common.activation import (
     activate,
     row_finish,
@@ -107,18 +107,13 @@ class Blocking(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Direct:
+class Direct(BoundedByItself):
     """Direct convolution on the CPU, with bias and activation fused."""
 
     device: Device
     name: str = "direct"
     accuracy: float = 1e-5
     version = 1
-
-    @property
-    def bounded_by(self) -> str:
-        """Its own name."""
-        return self.name
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape for any convolution whose zeros are stored around its input."""

@@ -14,7 +14,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
-from znni.plans.primitive import Run, applied_to, convolved
+from znni.plans.primitive import BoundedByItself, Run, applied_to, convolved
 from znni.primitives.cpu.common.activation import (
     row_finish,
     softmax_over_maps,
@@ -35,7 +35,7 @@ FULL_RATE = 32
 
 
 @dataclass(frozen=True)
-class Lowered:
+class Lowered(BoundedByItself):
     """Convolution as matrix products on the CPU.
 
     Attributes:
@@ -52,11 +52,6 @@ class Lowered:
     efficiency: float
     accuracy: float = 1e-5
     version = 1
-
-    @property
-    def bounded_by(self) -> str:
-        """Its own name."""
-        return self.name
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape for any convolution."""

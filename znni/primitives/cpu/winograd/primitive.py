@@ -20,7 +20,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation, SummedConv
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applying, convolution_of, convolved_with_gaps
+from znni.plans.primitive import BoundedByItself, Run, applying, convolution_of, convolved_with_gaps
 from znni.primitives.cpu.common.activation import with_activation, with_added
 from znni.primitives.cpu.winograd.minimal_filtering import minimal_filtering
 from znni.primitives.cpu.winograd.strips import Strips
@@ -29,7 +29,7 @@ ONE = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
-class Winograd:
+class Winograd(BoundedByItself):
     """Convolution with tiles of six points, or five, along each axis that has a kernel.
 
     Attributes:
@@ -40,11 +40,6 @@ class Winograd:
     name = "winograd"
     accuracy = ACCURACIES["float32"]
     version = 2
-
-    @property
-    def bounded_by(self) -> str:
-        """Its own name."""
-        return self.name
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape, or None for a kernel that is too small or too large."""

@@ -16,7 +16,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applying
+from znni.plans.primitive import BoundedByItself, Run, applying
 from znni.primitives.gpu.common.activation import has_source, with_softmax
 from znni.primitives.gpu.common.number_formats import NumberFormat
 
@@ -182,10 +182,5 @@ class ShapedPrimitive(ABC, Generic[AnyWork]):
 
 
 @dataclass(frozen=True)
-class PerItemPrimitive(ShapedPrimitive[AnyWork]):
+class PerItemPrimitive(BoundedByItself, ShapedPrimitive[AnyWork]):
     """A primitive of a GPU whose items never take less time each if they are fewer."""
-
-    @property
-    def bounded_by(self) -> str:
-        """Its own name, as for ``TakesTimePerItem``."""
-        return self.name

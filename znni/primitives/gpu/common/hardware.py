@@ -6,6 +6,8 @@ brought its instructions, or for one family if only that family has them.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from znni.machine.machine import Device
@@ -176,3 +178,22 @@ def thread_registers(threads: int) -> int:
     warps = -(-threads // (LANES * SCHEDULERS))
     share = REGISTERS // SCHEDULERS // (warps * LANES)
     return min(MOST_THREAD_REGISTERS, share // REGISTERS_TOGETHER * REGISTERS_TOGETHER)
+
+
+def turns(loads: Iterable[Iterable[int]]) -> int:
+    """Return the turns that loads from shared memory take. In each turn, a bank gives one word.
+
+    Args:
+        loads: the words that a warp reads at a time, for each load. Lanes may share a word.
+    """
+    return sum(max(Counter(word % BANKS for word in set(words)).values()) for words in loads)
+
+
+def quickest_pitch(least: int, loads: Callable[[int], Iterable[Iterable[int]]]) -> int:
+    """Return the least distance between rows for which loads take the fewest turns.
+
+    Args:
+        least: the words of a row.
+        loads: returns the loads for a distance in words, as ``turns`` takes them.
+    """
+    return min(range(least, least + BANKS), key=lambda pitch: turns(loads(pitch)))

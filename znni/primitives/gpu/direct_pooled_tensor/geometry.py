@@ -12,12 +12,12 @@ from itertools import product
 
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv
-from znni.primitives.gpu.common.banks import quickest_pitch
 from znni.primitives.gpu.common.hardware import (
     COMMON_BLOCK_SHARED,
     LANES,
     RESERVED_SHARED,
     Chip,
+    quickest_pitch,
 )
 from znni.primitives.gpu.common.kernels import of_axes
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat

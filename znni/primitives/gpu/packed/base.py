@@ -23,12 +23,25 @@ from znni.network.layers import Layer, Operation, PackedLayer, on_float32
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying
+from znni.primitives.gpu.common.base import AnyWork, ShapedPrimitive
 from znni.primitives.gpu.common.kernels import definitions, float16_pair_source
 from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
 from znni.primitives.gpu.common.voxels import EFFICIENCY, countable, voxels_source
 
 # Operations for a number: two conversions, and what the layer computes.
 FLOPS = 4
+
+
+@dataclass(frozen=True)
+class ShapedPackedPrimitive(ShapedPrimitive[AnyWork]):
+    """A primitive of packed layers that a value describes: its work."""
+
+    numbers: TensorFormat = FLOAT16
+
+    @property
+    def packed_parts(self) -> int:
+        """The parts of the packed numbers."""
+        return self.numbers.parts
 
 
 @dataclass(frozen=True)

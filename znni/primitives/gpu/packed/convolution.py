@@ -16,13 +16,11 @@ from znni.network.layers import Conv, ConvTranspose, Operation, PackedLayer, Sum
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolution_of, convolved_with_gaps
 from znni.primitives.gpu.common.activation import has_source
-from znni.primitives.gpu.common.base import ShapedPrimitive
 from znni.primitives.gpu.common.hardware import chip_of, processors_of
-from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
 from znni.primitives.gpu.direct_tensor.launch import Launcher
 from znni.primitives.gpu.direct_tensor.strips import strips_for
 from znni.primitives.gpu.direct_tensor.work import Packing, Pieces
-from znni.primitives.gpu.packed.base import into_output
+from znni.primitives.gpu.packed.base import ShapedPackedPrimitive, into_output
 from znni.primitives.gpu.packed.phases import (
     PhasedLauncher,
     PhasedWork,
@@ -33,7 +31,7 @@ from znni.primitives.gpu.packed.phases import (
 
 
 @dataclass(frozen=True)
-class GpuPackedConvolution(ShapedPrimitive[Pieces | PhasedWork]):
+class GpuPackedConvolution(ShapedPackedPrimitive[Pieces | PhasedWork]):
     """Direct convolution on tensor cores, whose input or output is packed.
 
     As it stores, it may add to a packed value in the output's memory, or add up each map for a
@@ -41,14 +39,8 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces | PhasedWork]):
     Transposed convolutions have both packed.
     """
 
-    numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_direct_tensor"
     version: ClassVar[int] = 7
-
-    @property
-    def packed_parts(self) -> int:
-        """The parts of the packed numbers."""
-        return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | PhasedWork | None:
         """Decline what ``GpuDirectTensor`` declines, and a packed softmax."""

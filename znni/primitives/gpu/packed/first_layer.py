@@ -30,7 +30,7 @@ from znni.network.layers import Activation, Conv, Operation, PackedLayer
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.activation import activation_source, has_source
-from znni.primitives.gpu.common.base import ConvolutionWork, Pass, ShapedPrimitive
+from znni.primitives.gpu.common.base import ConvolutionWork, Pass
 from znni.primitives.gpu.common.hardware import LANES, chip_of
 from znni.primitives.gpu.common.kernels import (
     definitions,
@@ -40,15 +40,18 @@ from znni.primitives.gpu.common.kernels import (
     warp_mma_source,
 )
 from znni.primitives.gpu.common.number_formats import (
-    FLOAT16,
     FLOAT64_BYTES,
     FLOAT_BYTES,
-    TensorFormat,
 )
 from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of
 from znni.primitives.gpu.direct_tensor.work import LARGEST_BYTES, MOST_SUMMING
-from znni.primitives.gpu.packed.base import common_source, into_output, strided
+from znni.primitives.gpu.packed.base import (
+    ShapedPackedPrimitive,
+    common_source,
+    into_output,
+    strided,
+)
 from znni.primitives.gpu.packed.first_layer_tiles import (
     LANE_PAIRS,
     MOST_MAPS,
@@ -139,20 +142,14 @@ class FirstLayerWork(ConvolutionWork):
 
 
 @dataclass(frozen=True)
-class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
+class GpuPackedFirstLayer(ShapedPackedPrimitive[FirstLayerWork]):
     """Convolution of up to 4 maps that are not packed, whose output is.
 
     It may add up each map for a norm.
     """
 
-    numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_first_layer"
     version: ClassVar[int] = 3
-
-    @property
-    def packed_parts(self) -> int:
-        """The parts of the packed numbers."""
-        return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> FirstLayerWork | None:
         """Decline many maps, parts of groups, softmax, and kernels that see too much."""

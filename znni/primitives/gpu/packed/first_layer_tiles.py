@@ -13,7 +13,6 @@ from itertools import product
 from znni.core.shapes import Vec3
 from znni.machine.packed_arrays import GROUP, SUMS_BYTES, groups_for
 from znni.network.layers import Conv
-from znni.primitives.gpu.common.banks import quickest_pitch
 from znni.primitives.gpu.common.division import even_share
 from znni.primitives.gpu.common.hardware import (
     BLACKWELL,
@@ -21,6 +20,7 @@ from znni.primitives.gpu.common.hardware import (
     LANES,
     RESERVED_SHARED,
     Chip,
+    quickest_pitch,
     thread_registers,
 )
 from znni.primitives.gpu.common.kernels import of_axes

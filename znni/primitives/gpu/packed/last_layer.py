@@ -26,14 +26,14 @@ from znni.primitives.gpu.common.activation import (
     has_source,
     sloped_activation_source,
 )
-from znni.primitives.gpu.common.base import ConvolutionWork, ShapedPrimitive
+from znni.primitives.gpu.common.base import ConvolutionWork
 from znni.primitives.gpu.common.hardware import LANES, Chip, chip_of
 from znni.primitives.gpu.common.kernels import definitions, store_source, warp_mma_source
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import strided as strided_array
 from znni.primitives.gpu.direct_tensor.launch import ranges_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of
-from znni.primitives.gpu.packed.base import common_source, strided
+from znni.primitives.gpu.packed.base import ShapedPackedPrimitive, common_source, strided
 
 # Sizes of a product: voxels side by side along x, and input maps. Its columns are 8 output maps.
 PRODUCT_VOXELS = 16
@@ -123,20 +123,14 @@ class LastLayerWork(ConvolutionWork):
 
 
 @dataclass(frozen=True)
-class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
+class GpuPackedLastLayer(ShapedPackedPrimitive[LastLayerWork]):
     """Pointwise convolution of packed values to up to 8 maps that are not packed.
 
     It may apply the norm before it to what it loads.
     """
 
-    numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_last_layer"
     version: ClassVar[int] = 2
-
-    @property
-    def packed_parts(self) -> int:
-        """The parts of the packed numbers."""
-        return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> LastLayerWork | None:
         """Decline larger kernels and many maps."""

@@ -27,14 +27,19 @@ from znni.network.layers import ConvPair, Operation, PackedLayer, SummedConvPair
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.primitive import Run, convolved_twice
 from znni.primitives.gpu.common.activation import activation_source, has_source
-from znni.primitives.gpu.common.base import ShapedPrimitive, Work
+from znni.primitives.gpu.common.base import Work
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, KIB, LANES, Chip, chip_of
 from znni.primitives.gpu.common.kernels import definitions, warp_mma_source
-from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
+from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import MOST
 from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of
-from znni.primitives.gpu.packed.base import common_source, into_output, strided
+from znni.primitives.gpu.packed.base import (
+    ShapedPackedPrimitive,
+    common_source,
+    into_output,
+    strided,
+)
 
 # Maps that a product sums over, and the voxels of its left side.
 DEPTH = ROWS = 16
@@ -182,16 +187,10 @@ class PairWork(Work):
 
 
 @dataclass(frozen=True)
-class GpuPackedPair(ShapedPrimitive[PairWork]):
+class GpuPackedPair(ShapedPackedPrimitive[PairWork]):
     """Two convolutions of one tap of packed values, on tensor cores."""
 
-    numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_pair"
-
-    @property
-    def packed_parts(self) -> int:
-        """The parts of the packed numbers."""
-        return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> PairWork | None:
         """Decline maps whose weights shared memory does not hold."""
