@@ -189,18 +189,18 @@ class Bounds:
         """
         bounds: dict[str, Numbers] = {}
         for node in self._network.nodes:
-            (layer, _), made = self._network.operations[node.name], voxels[node.name]
+            (layer, _), out = self._network.operations[node.name], voxels[node.name]
             ways = [layer, *self._packed.get(layer, ())]
             slower = faster = min(self._rates[each, 1] for each in ways)
             if isinstance(layer, Concat):
                 faster = 0.0
             elif isinstance(layer, Pool):
                 faster = min(slower, self._rates[layer, _fragments(self._network, layer)])
-            bounds[node.name] = made * faster
+            bounds[node.name] = out * faster
             if node.name in slowed:
-                bounds[node.name] = np.where(slowed[node.name], made * slower, bounds[node.name])
+                bounds[node.name] = np.where(slowed[node.name], out * slower, bounds[node.name])
             for operation in self._fused.get(layer, ()):
-                left = made * self._rates[operation, 1]
+                left = out * self._rates[operation, 1]
                 for each in layers_of(operation):
                     bounds[each.name] = np.minimum(bounds[each.name], left)
                     left = left - bounds[each.name]

@@ -26,15 +26,15 @@ def peak_bytes(step: Step, *, in_place: bool = False, copied_bytes: int = 0) -> 
     return step.peak_bytes(in_place=in_place) + (0 if step.cost.writes_views else copied_bytes)
 
 
-def all_on_gpu(kept: int, pieces: int, peak: int) -> int:
+def all_on_gpu(resident: int, pieces: int, peak: int) -> int:
     """Return the GPU bytes of steps on the host, with the tables of their locked arrays.
 
     Args:
-        kept: the GPU bytes that the steps keep.
+        resident: the GPU bytes that the steps keep.
         pieces: the most GPU bytes that a step works in; 0 if none computes there.
         peak: the host bytes of arrays and workspace, which are locked then.
     """
-    return kept + pieces - (-peak // LOCKED_BYTES_PER_TABLE_BYTE) if pieces else 0
+    return resident + pieces - (-peak // LOCKED_BYTES_PER_TABLE_BYTE) if pieces else 0
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ class Choice:
 
 def bytes_on_gpu(steps: Iterable[Step]) -> tuple[int, int]:
     """Return the GPU bytes that steps on the host keep together, and the most that one works in."""
-    kept = pieces = 0
+    resident = pieces = 0
     for step in steps:
-        kept += step.cost.memory.gpu_resident
+        resident += step.cost.memory.gpu_resident
         pieces = max(pieces, step.cost.memory.gpu_working)
-    return kept, pieces
+    return resident, pieces
 
 
 def fastest_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> Choice | None:

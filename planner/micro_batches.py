@@ -264,7 +264,7 @@ def undominated_offers(offers: Iterable[Offer]) -> list[Offer]:
 
     These are the time, all memory, and whether the output may be a view with gaps.
     """
-    kept: list[Offer] = []
+    undominated: list[Offer] = []
     for one in sorted(offers, key=lambda offer: offer.seconds):
         memory = one.cost.memory
         if not any(
@@ -274,7 +274,7 @@ def undominated_offers(offers: Iterable[Offer]) -> list[Offer]:
             and k.cost.memory.gpu_working <= memory.gpu_working
             and k.cost.memory.gpu_resident <= memory.gpu_resident
             and k.cost.writes_views >= one.cost.writes_views
-            for k in kept
+            for k in undominated
         ):
-            kept.append(one)
-    return kept
+            undominated.append(one)
+    return undominated

@@ -60,9 +60,9 @@ class GpuFronts:
         Returns:
             whether they were added.
         """
-        kept, most = on_gpu
+        gpu_resident, most = on_gpu
         for (other_kept, other_most), front in self._fronts.items():
-            if other_kept <= kept and other_most <= most and front.beats(resident, working):
+            if other_kept <= gpu_resident and other_most <= most and front.beats(resident, working):
                 return False
         self._fronts.setdefault(on_gpu, Front()).admits(resident, working)
         return True

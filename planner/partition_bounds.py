@@ -86,12 +86,12 @@ class PartitionBounds(NamedTuple):
             single.append(node)
         for node in single:
             if isinstance(node.layer, Conv) and node.name not in self._fused:
-                taken, made = _shapes_of(partition, node)
+                taken, out = _shapes_of(partition, node)
                 steps = (
                     bare_step(
                         node.layer,
                         Shape5.of(1, taken.f, taken.size - less),
-                        Shape5.of(1, made.f, made.size - less),
+                        Shape5.of(1, out.f, out.size - less),
                     )
                     for less in parts
                 )
@@ -145,7 +145,7 @@ def _shapes_of(partition: Partition, node: Node) -> tuple[Shape5, Shape5]:
     if partition.storage:
         taken = partition.storage.shape_taken(node.name, node.inputs)
         return taken, partition.storage.computed_shape(node.name)
-    taken, made = partition.shapes[node.inputs[0]], partition.shapes[node.name]
+    taken, out = partition.shapes[node.inputs[0]], partition.shapes[node.name]
     if partition.swept:
-        taken = taken._replace(z=made.z + planes_kept(node.layer))
-    return taken, made
+        taken = taken._replace(z=out.z + planes_kept(node.layer))
+    return taken, out

@@ -158,8 +158,10 @@ class PatchCandidate:
         layers_on_host, host_uses_gpu = cut_point
         (passed,) = self._network.alive[layers_on_host]
         run = self._overhead.setting(self._network, loads, host_uses_gpu=host_uses_gpu)
-        given = self._swept.brought(self._shapes[passed]) if self._swept else self._shapes[passed]
-        brought = given.nbytes if run.on_gpu else 0
+        tensor = self._shapes[passed]
+        if self._swept:
+            tensor = self._swept.brought(tensor)
+        brought = tensor.nbytes if run.on_gpu else 0
         each = self._counts._replace(brought=brought, handed=brought if run.on_host else 0)
         return self._overhead.time_of_run(run, each, loads)
 

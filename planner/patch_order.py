@@ -179,9 +179,9 @@ def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts
     blended = sizes_of["blended"].astype(float)
     z, y, row = np.array(patches, float).T
     ones, nothing = np.ones(len(patches)), np.zeros(len(patches))
-    given = np.prod(boxes["stop"] - boxes["start"], axis=1, dtype=float)
+    voxels_in = np.prod(boxes["stop"] - boxes["start"], axis=1, dtype=float)
     return Counts(
-        values_in=network.in_features * given,
+        values_in=network.in_features * voxels_in,
         voxels=z * y * row,
         row=row,
         blended=blended.prod(axis=1),

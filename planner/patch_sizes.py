@@ -38,11 +38,11 @@ def spread(sizes: Sequence[int], step: float = FINEST_STEP) -> list[int]:
 
     Both ends are always kept.
     """
-    kept: list[int] = []
+    spread_sizes: list[int] = []
     for size in sizes:
-        if not kept or size == sizes[-1] or size * (1 + step) <= kept[-1]:
-            kept.append(size)
-    return kept
+        if not spread_sizes or size == sizes[-1] or size * (1 + step) <= spread_sizes[-1]:
+            spread_sizes.append(size)
+    return spread_sizes
 
 
 def patch_sizes(output: Vec3, pooling: Vec3, *, isotropic: bool) -> Iterator[Vec3]:

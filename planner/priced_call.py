@@ -90,7 +90,7 @@ class PricedCall:
         self._least_of_others = least_of_others
         self._price = price
         self._least = least
-        self._found: list[Offer] = []
+        self._priced: list[Offer] = []
         self._undominated: list[Offer] | None = []
 
     @property
@@ -109,7 +109,7 @@ class PricedCall:
     def offers(self) -> list[Offer]:
         """The offers that are priced, without those that another beats in all respects."""
         if self._undominated is None:
-            self._found = self._undominated = undominated_offers(self._found)
+            self._priced = self._undominated = undominated_offers(self._priced)
         return self._undominated
 
     def offers_within(self, seconds: float) -> list[Offer]:
@@ -130,7 +130,7 @@ class PricedCall:
             beside: whether input and output exist throughout the call.
         """
         return min(
-            (it.seconds for it in self._found if _fits(it, room, arrays, beside=beside)),
+            (it.seconds for it in self._priced if _fits(it, room, arrays, beside=beside)),
             default=inf,
         )
 
@@ -141,7 +141,7 @@ class PricedCall:
             cutoff: the seconds from which on the bound need not be any tighter.
             share: the items, as a share of those that whole pieces of any size cover.
         """
-        known = (self._in_pieces(it) for it in self._found)
+        known = (self._in_pieces(it) for it in self._priced)
         least = share * min((it for it in known if it is not None), default=inf)
         while self.least_waiting < min(least, cutoff, self._least_of_others):
             offer = self.price_next()
@@ -158,7 +158,7 @@ class PricedCall:
         bound, primitive = self._waiting.pop()
         offer = self._price(primitive)
         if offer:
-            self._found = [*self._found, offer]
+            self._priced = [*self._priced, offer]
             self._undominated = None
         else:
             self._without_offer.append(Bounded(bound, primitive))

@@ -308,10 +308,10 @@ class Search(Space):
         segments = tuple(segment for candidate in candidates for segment in candidate.decided)
         patch = patch_candidate.patch
         size = input_box(self.network, patch).size
-        given = Shape5.of(self.network.together, self.network.in_features, size)
+        shape_in = Shape5.of(self.network.together, self.network.in_features, size)
         storage = storage_for(self.network, patch)
         swept = swept_for(self.network, patch, self.output)
-        parts = parts_of(segments, given, storage, swept)
+        parts = parts_of(segments, shape_in, storage, swept)
         memory, gpu_memory = memory_of_run(
             self.network, patch_candidate.patch, parts, self.overhead
         )

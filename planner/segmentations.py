@@ -49,7 +49,7 @@ NO_SECONDS_LIMIT = SecondsLimit(inf, {}, lambda _: 0.0)
 
 def segmentations(
     nodes: tuple[Node, ...],
-    given: Shape5,
+    shape_in: Shape5,
     allowed: float = inf,
     fusible: Collection[Fusion] = (),
     device: DeviceKind = HOST,
@@ -75,7 +75,7 @@ def segmentations(
 
     Args:
         nodes: the nodes to divide. The first takes the given input; the last gives the result.
-        given: the shape that the first segment takes at a time.
+        shape_in: the shape that the first segment takes at a time.
         allowed: the bytes for inputs and outputs.
         fusible: the fusions that may be one step.
         device: the device of all segments.
@@ -84,11 +84,11 @@ def segmentations(
         limit: the limit of seconds for a patch.
         new: the planes of the input that a block of a sweep adds; 0 if there is no sweep.
     """
-    opened = Segment(device, given.n, ())
-    alive = {nodes[0].inputs[0]: given._replace(z=new) if new else given}
+    opened = Segment(device, shape_in.n, ())
+    alive = {nodes[0].inputs[0]: shape_in._replace(z=new) if new else shape_in}
     least = sum(limit.layers.get(node.name, 0.0) for node in nodes)
     left = limit._replace(seconds=limit.seconds - least)
-    free = allowed - given.nbytes
+    free = allowed - shape_in.nbytes
     return _extend((), opened, nodes, alive, free, fusible, in_place, runs, left, swept=new > 0)
 
 
@@ -249,5 +249,5 @@ def _single_fragment(
 
 def _steps(nodes: list[Node], shapes: list[Shape5]) -> Iterator[Step]:
     """Yield the bare steps of nodes that each take the value before it."""
-    for node, (taken, given) in zip(nodes, pairwise(shapes), strict=True):
-        yield bare_step(node.layer, taken, given, node.inputs)
+    for node, (shape, out) in zip(nodes, pairwise(shapes), strict=True):
+        yield bare_step(node.layer, shape, out, node.inputs)

@@ -24,13 +24,13 @@ def least_bytes_kept(network: Network, voxels: Mapping[str, Number], new: Number
         voxels: the new voxels of each value's map for a patch, of all its fragments together.
         new: the output planes of the patch.
     """
-    kept, maps = 0 * new, 0
+    nbytes, maps = 0 * new, 0
     for node in network.nodes if network.is_swept else ():
         (taken,) = node.inputs
         maps = min(maps, network.maps[taken]) if taken != INPUT else 0
         planes = planes_kept(node.layer) * network.strides[taken].z
         if maps:
-            kept = kept + FLOAT_BYTES * maps * voxels[taken] / new * planes
+            nbytes = nbytes + FLOAT_BYTES * maps * voxels[taken] / new * planes
         if isinstance(node.layer, Pool):
             maps = network.maps[node.name]
-    return kept
+    return nbytes

@@ -138,7 +138,7 @@ def test_an_inferer_releases_what_was_used_longest_ago(
     for name, shape in shapes.items():
         probe = znni.Inferer(network, weights)
         probe(voxels(shape))
-        (plan,) = probe._kept._plans.values()
+        (plan,) = probe._session._plans.values()
         totals[name] = plan.memory.total
         idle[name] = plan.memory.total - plan.memory.process - plan.memory.weights
     assert min(idle.values()) > 0
@@ -160,7 +160,7 @@ def test_a_copy_is_made_ready_by_itself(used: bool, copied: Any) -> None:
         inferer(voxels())
     other = copied(inferer)
     np.testing.assert_array_equal(other(voxels()), inferer(voxels()))
-    assert other._kept is not inferer._kept
+    assert other._session is not inferer._session
     assert other._turn is not inferer._turn
 
 
@@ -169,18 +169,18 @@ def test_an_inferer_prepares_itself_again_in_a_fork() -> None:
     inferer = znni.Inferer("tiny.yaml", threads=2)
     volume = voxels()
     found = inferer(volume)
-    kept = inferer._kept
+    kept = inferer._session
     child = forked()
     if child == 0:
         code = 1
         try:
             signal.alarm(60)
             same = (inferer(volume) == found).all()
-            code = 0 if same and inferer._kept is not kept else 2
+            code = 0 if same and inferer._session is not kept else 2
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    assert inferer._kept is kept
+    assert inferer._session is kept
     np.testing.assert_array_equal(inferer(volume), found)
 
 

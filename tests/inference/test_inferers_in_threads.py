@@ -87,7 +87,7 @@ def test_several_sizes_keep_to_the_memory_of_one_run(monkeypatch: pytest.MonkeyP
     allowed = max(layers) + max(outputs)
     inferer = znni.Inferer(NETWORK, weights, ram=plans[0].memory.process + allowed, threads=1)
     first = [inferer(one) for one in volumes]  # the code is compiled now
-    inferer._kept.prepared.clear()
+    inferer._session.prepared.clear()
     with peak_memory() as peak:
         for one in volumes:
             inferer(one)

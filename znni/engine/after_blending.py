@@ -99,8 +99,8 @@ class Blended:
 
         start, resampling, written = onto.start, onto.resampling, onto.written
         known = np.array(labels.of_maps, labels.dtype)
-        made = label_largest(self.values, start, resampling, written, known, threads=self.threads)
-        return made[np.newaxis]
+        stored = label_largest(self.values, start, resampling, written, known, threads=self.threads)
+        return stored[np.newaxis]
 
     @property
     def _size(self) -> Vec3:

@@ -64,9 +64,9 @@ class PatchRunner:
 
         self._parts = [runner_of(part) for part in plan.parts]
 
-    def __call__(self, given: Float32 | Block) -> NDArray[Any]:
+    def __call__(self, patch: Float32 | Block) -> NDArray[Any]:
         """Return the dense output (f', Z, Y, X) of a block, or of one input patch (f, z, y, x)."""
-        block = given if isinstance(given, Block) else alone(given)
+        block = patch if isinstance(patch, Block) else alone(patch)
         for work in self.stages(Stopwatch()):
             block = block.through(work)
         dense: NDArray[Any] = block.values

@@ -110,13 +110,13 @@ class VolumeRunner:
         return self._prepared.gpu_peak_memory if self._prepared else 0
 
 
-def _tell(failed: Plan, found: Plan, short: DeviceKind, left: float) -> None:
+def _tell(failed: Plan, smaller: Plan, short: DeviceKind, left: float) -> None:
     log.warning(
         "memory%s ran out under a plan of %s: going on with one of %s, in patches of %s, for the "
         "%.0f%% of the output that are left",
         " of the GPU" if has_own_memory(short) else "",
         in_units(failed.memory_on(short).total),
-        in_units(found.memory_on(short).total),
-        found.patch,
+        in_units(smaller.memory_on(short).total),
+        smaller.patch,
         100 * left,
     )

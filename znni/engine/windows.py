@@ -54,23 +54,23 @@ class BoxSums(ABC):
         self._importance = importance
         self._copies = len(window.flips)
 
-    def take(self, kept: Sums) -> None:
+    def take(self, carried: Sums) -> None:
         """Take over the sums that were kept for the first voxels along x."""
-        for mine, other in zip(self._sums, kept, strict=True):
+        for mine, other in zip(self._sums, carried, strict=True):
             length = min(other.shape[-1], mine.shape[-1])
             mine[..., :length] = other[..., :length]
 
-    def add(self, made: Array, start: Vec3, axes: tuple[int, ...]) -> None:
+    def add(self, output: Array, start: Vec3, axes: tuple[int, ...]) -> None:
         """Add the part of a window's output that lies in the box.
 
         All mirrored copies of a window must be added, and the window itself.
 
         Args:
-            made: the output (f', z, y, x) of the whole window, as the network gave it.
+            output: the output (f', z, y, x) of the whole window, as the network gave it.
             start: the first voxel of the window in the volume.
             axes: the axes (0 for z) along which the network's input was mirrored.
         """
-        common = Box(start, start + Vec3(*made.shape[1:])).intersection(self._box)
+        common = Box(start, start + Vec3(*output.shape[1:])).intersection(self._box)
         if common is None:
             return
         at = common.shifted(ZERO - self._box.start).slices
@@ -78,7 +78,7 @@ class BoxSums(ABC):
         back = tuple(slice(None, None, -1 if axis in axes else None) for axis in range(3))
         self._add(
             Sums(self._sums.values[:, *at], self._sums.weights[at]),
-            made[:, *back][:, *seen],
+            output[:, *back][:, *seen],
             self._importance[seen],
             0 if axes else self._copies,  # weights once for all copies, which count the same
         )
@@ -156,7 +156,7 @@ class BlendedWindows:
             raise ValueError(f"network {network.name} has no windows")
         self._window = network.window
         self._most_kept = network.window.tail(patch)
-        self._kept: _SumsForNext | None = None
+        self._for_next: _SumsForNext | None = None
         self._threads = threads
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)
@@ -170,7 +170,7 @@ class BlendedWindows:
 
     def begin_volume(self) -> None:
         """Forget the sums that are kept: the next block is of another volume."""
-        self._kept = None
+        self._for_next = None
 
     def __call__(
         self,
@@ -191,12 +191,12 @@ class BlendedWindows:
         next_start = self._next_start(block)
         end = self._end_of(block, list(self._window.touching(blended)), next_start)
         sums = begin(Box(blended.start, blended.stop._replace(x=max(end, blended.stop.x))))
-        kept, self._kept = self._kept, None
+        carried, self._for_next = self._for_next, None
         done = 0  # the block before had windows that begin earlier
-        if kept is not None and kept.next_to(blended):
-            sums.take(kept.sums)
-            done = kept.before.stop.x
-        del kept
+        if carried is not None and carried.next_to(blended):
+            sums.take(carried.sums)
+            done = carried.before.stop.x
+        del carried
         for group in self._window.groups(blended):
             if done and group[0][0].x < done:
                 continue
@@ -206,7 +206,9 @@ class BlendedWindows:
             for output, (start, axes) in zip(outputs, group, strict=False):
                 sums.add(output, start, axes)
         if end > next_start:
-            self._kept = _SumsForNext(sums.after(next_start - blended.start.x), blended, next_start)
+            self._for_next = _SumsForNext(
+                sums.after(next_start - blended.start.x), blended, next_start
+            )
         return sums.mean(size.x)
 
     def _next_start(self, block: Block) -> int:

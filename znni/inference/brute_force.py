@@ -142,12 +142,12 @@ def _multiplications_in_boxes(network: Network, whole: Vec3) -> int:
     )
 
 
-def _multiplications(layer: Layer, made: Vec3, given: Vec3) -> int:
+def _multiplications(layer: Layer, size_out: Vec3, size_in: Vec3) -> int:
     """Return the multiplications of a layer, given the extents of its output and its input."""
     if isinstance(layer, Conv):
-        return made.volume * prod(layer.weight_shape)
+        return size_out.volume * prod(layer.weight_shape)
     if isinstance(layer, ConvTranspose):
-        return given.volume * prod(layer.weight_shape)
+        return size_in.volume * prod(layer.weight_shape)
     return 0
 
 

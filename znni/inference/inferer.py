@@ -98,7 +98,7 @@ class Inferer:
         self._begin()
 
     def _begin(self) -> None:
-        self._kept = Session(self._choices)
+        self._session = Session(self._choices)
         self._turn = Lock()
         self._process = os.getpid()  # the last one, which tells threads of a fork of the others
 
@@ -106,7 +106,7 @@ class Inferer:
         return {
             name: value
             for name, value in self.__dict__.items()
-            if name not in ("_kept", "_turn", "_process")
+            if name not in ("_session", "_turn", "_process")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -127,14 +127,14 @@ class Inferer:
         check_features(volume, self.network, one_map="array[0]")
         required = self._required(volume)
         job = required.job
-        plan = self._kept.plan_for(self.plan, required)
-        runner = self._kept.runner(plan, self.weights)
+        plan = self._session.plan_for(self.plan, required)
+        runner = self._session.runner(plan, self.weights)
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
 
         reader = BlockReader(volume, job, required.network, self.weights)
         state = RunState(reader, output, "float32", Remaining(job))
-        runner.run(state, lambda failed, short: self._kept.smaller(failed, short, required))
+        runner.run(state, lambda failed, short: self._session.smaller(failed, short, required))
         return dense
 
     def _required(self, volume: Volume) -> Requirements:

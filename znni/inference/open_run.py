@@ -212,9 +212,9 @@ def _smaller(
     """
     if asked.request.part is not None:
         raise memory_ran_out(failed, short)
-    found = session.smaller(failed, short, asked)
-    output.note_plan(found.to_json())
-    return found
+    smaller = session.smaller(failed, short, asked)
+    output.note_plan(smaller.to_json())
+    return smaller
 
 
 def _open(request: Request, stopwatch: Stopwatch) -> OpenRequest:

@@ -114,9 +114,9 @@ def check_sharing(asked: OpenRequest) -> None:
     """
     job = asked.job
     if asked.wanted.overwrite or not asked.wanted.resume:
-        given = option("overwrite", True) if asked.wanted.overwrite else option("resume", False)
+        choice = option("overwrite", True) if asked.wanted.overwrite else option("resume", False)
         raise InvalidInput(
-            f"{given} would delete what other parts have computed; leave it out, and delete the "
+            f"{choice} would delete what other parts have computed; leave it out, and delete the "
             f"output yourself to start afresh"
         )
     if job.first % job.alignment != Vec3(0, 0, 0):

@@ -32,7 +32,7 @@ WHOLE = "computed without windows"
 
 
 def checked_plan(
-    given: Plan,
+    plan: Plan,
     network: Network,
     choices: Choices = ANYTHING,
     stored: Stored = AS_COMPUTED,
@@ -41,7 +41,7 @@ def checked_plan(
     """Return an earlier plan after checking that it suits this network and these limits.
 
     Args:
-        given: the plan.
+        plan: the plan.
         network: the network to run.
         choices: limits and choices for the run. Threads and device are checked only if the user
             chose them.
@@ -57,28 +57,28 @@ def checked_plan(
             or uses something that this machine lacks. Or it has a primitive of a lower accuracy
             class than was chosen.
     """
-    network = rewritten_alike(network, given.network)
-    if given.network.scaling.rules == network.scaling.rules:
-        given = given.normalized_as(network)
-    check_made_for(given, network, choices.threads)
-    here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
-    _check_device(given, here, choices.device)
-    _check_theta(given, choices.theta)
-    here = choose_gpus(here, replace(choices, device=given.device))
-    network = shared_out(network, here.used_gpus).computed_as(given.network)
-    given = replace(given, network=shared_out(given.network, here.used_gpus))
-    host = given.machine.host
+    network = rewritten_alike(network, plan.network)
+    if plan.network.scaling.rules == network.scaling.rules:
+        plan = plan.normalized_as(network)
+    check_made_for(plan, network, choices.threads)
+    here = detect_for(plan.device, choices.ram, choices.threads, choices.gpu_memory)
+    _check_device(plan, here, choices.device)
+    _check_theta(plan, choices.theta)
+    here = choose_gpus(here, replace(choices, device=plan.device))
+    network = shared_out(network, here.used_gpus).computed_as(plan.network)
+    plan = replace(plan, network=shared_out(plan.network, here.used_gpus))
+    host = plan.machine.host
     able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
     primitives = primitives_of(network, able)
-    check_runnable(given, primitives)
-    _check_class(given, primitives, choices.accuracy)
-    there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
+    check_runnable(plan, primitives)
+    _check_class(plan, primitives, choices.accuracy)
+    there = replace(plan.machine, gpus=here.gpus, used_gpus=here.used_gpus)
     overhead = overhead_of(network, job, there, stored, choices.costs, warm_bytes())
-    parts = given.parts
-    on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
-    time = time_of_run(network, given.patch, parts, overhead)
-    itemsize = itemsize_in(overhead.stored, on_host=given.on_host is not None)
-    checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time, input_itemsize=itemsize)
+    parts = plan.parts
+    on_host, on_gpu = memory_of_run(network, plan.patch, parts, overhead)
+    time = time_of_run(network, plan.patch, parts, overhead)
+    itemsize = itemsize_in(overhead.stored, on_host=plan.on_host is not None)
+    checked = replace(plan, memory=on_host, gpu_memory=on_gpu, time=time, input_itemsize=itemsize)
     array = stored.output_array
     output = f", {in_units(array)} of it for the output array," * bool(array)
     _check_allowed("ram", checked.memory, here.host.memory, output)
@@ -88,11 +88,11 @@ def checked_plan(
     return checked
 
 
-def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
+def check_made_for(plan: Plan, network: Network, threads: int | None) -> None:
     """Check that a plan is for this network and this number of threads.
 
     Args:
-        given: the plan.
+        plan: the plan.
         network: the network to run.
         threads: number of worker threads; None if any number is fine.
 
@@ -100,26 +100,26 @@ def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
         InvalidInput: the plan is for another network, another input of a tiled network, other
             windows, or another number of threads.
     """
-    if replace(given.network, whole=network.whole) == network and given.network != network:
+    if replace(plan.network, whole=network.whole) == network and plan.network != network:
         raise InvalidInput(
-            f"the plan is for an input of {given.network.whole} voxels, not {network.whole}, "
+            f"the plan is for an input of {plan.network.whole} voxels, not {network.whole}, "
             f"padding included; {PLAN_AGAIN}"
         )
-    planned_in, in_windows = given.network.window, network.window
-    if planned_in != in_windows and given.network == replace(
-        network, window=planned_in, whole=given.network.whole
+    planned_in, in_windows = plan.network.window, network.window
+    if planned_in != in_windows and plan.network == replace(
+        network, window=planned_in, whole=plan.network.whole
     ):
         if str(planned_in) == str(in_windows) and planned_in and in_windows:
             differ = f"a volume of {planned_in.volume}, not {in_windows.volume}"
         else:
             differ = f"a network that is {planned_in or WHOLE}, not {in_windows or WHOLE}"
         raise InvalidInput(f"the plan is for {differ}; {PLAN_AGAIN}")
-    if given.network != network:
+    if plan.network != network:
         raise InvalidInput(
-            f"the plan is for network {given.network.name}, as it was then, not for this "
+            f"the plan is for network {plan.network.name}, as it was then, not for this "
             f"{network.name}; {PLAN_AGAIN}"
         )
-    planned = given.machine.host.threads
+    planned = plan.machine.host.threads
     if threads not in (None, planned):
         raise InvalidInput(
             f"the plan is for {counted(planned, 'thread')}, not {threads}; give "
@@ -158,13 +158,13 @@ def _check_theta(plan: Plan, theta: int | None) -> None:
         )
 
 
-def _check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
+def _check_class(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
     """Check the accuracy of a plan whose primitives all exist on this machine.
 
     Raises:
         InvalidInput: a primitive of the plan has a lower accuracy class than is allowed.
     """
-    for step in given.steps:
+    for step in plan.steps:
         needed = class_of(primitive_of(primitives, step.primitive))
         if ACCURACIES[needed] > ACCURACIES[allowed]:
             raise InvalidInput(

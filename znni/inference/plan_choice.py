@@ -138,9 +138,9 @@ def found_for(patch: Vec3, required: Requirements) -> Plan:
     """
     search = _search_here(required)
     with telling_if_long(planning.SEARCH):
-        found = search.fastest_for(patch)
-    if found:
-        return found
+        plan = search.fastest_for(patch)
+    if plan:
+        return plan
     memory = search.machine.host.memory
     raise InvalidInput(
         f"no plan for blocks of {patch} voxels fits into {in_units(memory)} of this "

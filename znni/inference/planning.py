@@ -151,18 +151,18 @@ def search(
     return search_for(required, choose_gpus(wanted, choices))
 
 
-def _extents(given: object) -> Vec3:
+def _extents(volume: object) -> Vec3:
     """Return the extents of a volume.
 
     Raises:
         InvalidInput: the value is not a shape; it may be the volume itself.
     """
-    shape = getattr(given, "shape", ())
+    shape = getattr(volume, "shape", ())
     if len(shape) > 1:
         raise InvalidInput(f"a plan needs only the shape; give this array's, {shape[-3:]}")
-    if isinstance(given, str | Path) or not isinstance(given, Iterable):
-        raise InvalidInput(f"{str(given)!r} is no shape of a volume; give z, y and x as integers")
-    extents = tuple(given)
+    if isinstance(volume, str | Path) or not isinstance(volume, Iterable):
+        raise InvalidInput(f"{str(volume)!r} is no shape of a volume; give z, y and x as integers")
+    extents = tuple(volume)
     if len(extents) != 3 or not all(is_extent(extent) for extent in extents):
         raise InvalidInput(
             f"a volume of shape {extents} cannot be planned for; give z, y and x as integers of 1 "
@@ -216,8 +216,8 @@ def search_for(required: Requirements, machine: Machine, *, sweeps: bool = True)
         libraries = overhead.cuda + host_bytes(network.models, touched.gpus[0])
         overhead = replace(overhead, cuda=libraries)
     division, output = choices.micro_batches, required.job.output
-    found = Search(network, output, machine, primitives, overhead, model, division, device, sweeps)
-    return found if choices.theta is None else found.with_theta(choices.theta)
+    query = Search(network, output, machine, primitives, overhead, model, division, device, sweeps)
+    return query if choices.theta is None else query.with_theta(choices.theta)
 
 
 def overhead_of(
@@ -290,7 +290,7 @@ def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan
 def _fastest_or_why(search: Search, count: int, *, fresh: bool) -> list[Plan]:
     """Return the fastest plans of a search, or say what keeps plans from fitting."""
     try:
-        found = _fastest(search, count, fresh=fresh)
+        plans = _fastest(search, count, fresh=fresh)
     except DoesNotFit as error:
         from planner.sensitivity import memory_for_half
 
@@ -306,8 +306,8 @@ def _fastest_or_why(search: Search, count: int, *, fresh: bool) -> list[Plan]:
             process=error.process,
             gpu_libraries=error.gpu_libraries,
         ) from None
-    _warn_of_gpu_without_room(search, found[0])
-    return found
+    _warn_of_gpu_without_room(search, plans[0])
+    return plans
 
 
 def _least_without_gpu(search: Search) -> int:
@@ -338,16 +338,16 @@ def _warn_of_gpu_without_room(search: Search, plan: Plan) -> None:
 def _fastest(search: Search, count: int, *, fresh: bool) -> list[Plan]:
     """Return the fastest plans of a search."""
     start = perf_counter()
-    kept = False
+    cached = False
     if count > 1:
         plans = search.fastest(count)
     elif fresh:
         plans = search.fastest()
         store_plan(plans[0], search)
     else:
-        plan, kept = fastest_cached_or_found(search)
+        plan, cached = fastest_cached_or_found(search)
         plans = [plan]
-    seconds, source = perf_counter() - start, " (kept from an earlier search)" if kept else ""
+    seconds, source = perf_counter() - start, " (kept from an earlier search)" if cached else ""
     log.info("planned in %.1f s%s: patch %s, %s", seconds, source, plans[0].patch, plans[0].device)
     return plans
 

@@ -124,7 +124,7 @@ def origin_attributes(
     """
     job, request = asked.job, asked.request
     read, mask = request.options.read, asked.region.mask
-    found = {
+    attributes = {
         "source": _named(request.source),
         "dataset": read.dataset or "",
         "mask": _named(mask) if mask is not None else "",
@@ -144,7 +144,7 @@ def origin_attributes(
         "labels": "",
         "threshold": "",
     }
-    return found | (asked.labels.attributes(network) if asked.labels else {})
+    return attributes | (asked.labels.attributes(network) if asked.labels else {})
 
 
 def origin_of(output: StoredVolume) -> Origin:
@@ -179,18 +179,18 @@ def input_of(
     origin: Origin,
     output: StoredVolume,
     ledger: Ledger,
-    given: str | Path | ArrayLike | None,
+    replacement: str | Path | ArrayLike | None,
 ) -> Volume:
     """Open the volume that an output was computed from."""
     recorded = origin.attributes
-    source = recorded.source if given is None else given
-    if given is None and _was_array(source, ledger, "the input"):
+    source = recorded.source if replacement is None else replacement
+    if replacement is None and _was_array(source, ledger, "the input"):
         raise InvalidInput(
             f"{output.name} was computed from an array in memory, of type {source}; give it, or a "
             f"file of it, as {option('source', 'FILE')}"
         )
     try:
-        volume = open_input(recorded.read(of_record=given is None), source)
+        volume = open_input(recorded.read(of_record=replacement is None), source)
         check_features(volume, origin.network)
     except InvalidInput as error:
         raise InvalidInput(
@@ -222,21 +222,21 @@ def mask_of(
     output: StoredVolume,
     ledger: Ledger,
     volume: Volume,
-    given: str | Path | ArrayLike | None,
+    replacement: str | Path | ArrayLike | None,
 ) -> Volume | None:
     """Open the mask that an output was computed with; return None if there was none."""
     recorded = origin.attributes.mask
     if not recorded:
-        if given is not None:
+        if replacement is not None:
             raise InvalidInput(f"{output.name} was computed without a mask; leave it out")
         return None
-    if given is None and _was_array(recorded, ledger, "the mask"):
+    if replacement is None and _was_array(recorded, ledger, "the mask"):
         raise InvalidInput(
             f"{output.name} was computed with a mask in memory, of type {recorded}; give it, or a "
             f"file of it, as {option('mask', 'FILE')}"
         )
     try:
-        mask = open_volume(recorded if given is None else given)
+        mask = open_volume(recorded if replacement is None else replacement)
     except InvalidInput as error:
         raise InvalidInput(
             f"{error}; {output.name} was computed with the mask {recorded}: if that lies "
@@ -246,15 +246,15 @@ def mask_of(
     return mask
 
 
-def weights_of(origin: Origin, output: StoredVolume, given: Weights | str | Path | None) -> Weights:
+def weights_of(origin: Origin, output: StoredVolume, other: Weights | str | Path | None) -> Weights:
     """Load the weights that an output was computed with."""
     recorded, network = origin.attributes, origin.network
     elsewhere = f"if they lie elsewhere, give {option('weights', 'FILE')}"
     try:
-        if given is None:
+        if other is None:
             loaded = weights_again(recorded.weights, network)
         else:
-            loaded = weights_for(network, given, None)
+            loaded = weights_for(network, other, None)
     except InvalidInput as error:
         raise InvalidInput(f"{error}; {elsewhere}") from None
     if loaded.sha256 != recorded.weights_sha256:

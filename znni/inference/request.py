@@ -91,23 +91,23 @@ def request_for(
     network: Network | str | Path,
     out: str | Path | Any,
     part: str | None = None,
-    **given: Unpack[RunArguments],
+    **keywords: Unpack[RunArguments],
 ) -> Request:
     """Return the request that arguments make, as ``znni.infer`` takes them.
 
     Raises:
         InvalidInput: an option has no such value, or the plan cannot be read.
     """
-    plan = given.pop("plan", None)
+    plan = keywords.pop("plan", None)
     return Request(
         source,
         network,
         out,
-        Options.from_keywords(given),
-        given.get("weights"),
-        given.get("random_seed"),
+        Options.from_keywords(keywords),
+        keywords.get("weights"),
+        keywords.get("random_seed"),
         plan if plan is None or isinstance(plan, Plan) else load_plan(plan),
-        given.get("command", ""),
+        keywords.get("command", ""),
         part,
     )
 
@@ -190,13 +190,13 @@ def numbered(read: InputOptions, source: str | Path | ArrayLike) -> InputOptions
 
 def marks_of(read: InputOptions) -> dict[str, str]:
     """Return the entries for what is read in a ledger. The dataset needs none: values tell it."""
-    given = {
+    marks = {
         "the channel": read.channel,
         "the point in time": read.time,
         "the inversion": read.invert or None,
         "the voxel size": read.voxel_size and parsed_voxel_size(read.voxel_size),
     }
-    return {name: str(value) for name, value in given.items() if value is not None}
+    return {name: str(value) for name, value in marks.items() if value is not None}
 
 
 def open_request(request: Request) -> OpenRequest:
@@ -274,7 +274,7 @@ def _place(volume: ArrayVolume) -> str:
 
 
 def stored_as(
-    network: Network, labels: Labels | None, dtype: OutputType, given: np.dtype[Any]
+    network: Network, labels: Labels | None, dtype: OutputType, dtype_in: np.dtype[Any]
 ) -> Stored:
     """Return how the values at both ends of a run are stored.
 
@@ -282,9 +282,9 @@ def stored_as(
         network: gives the maps of the output.
         labels: how values become labels; None: they are stored as they are.
         dtype: the type of values.
-        given: the type of the stored input values.
+        dtype_in: the type of the stored input values.
     """
-    stored = Stored(dtype, given.itemsize, scaled_on_gpu(network, given))
+    stored = Stored(dtype, dtype_in.itemsize, scaled_on_gpu(network, dtype_in))
     if labels is None:
         return stored
     maps = labels.features(network.out_features)

@@ -128,11 +128,11 @@ def _state(path: Path) -> object:
 
 def cached_text(file: Path) -> str | None:
     """Return the text in a file as of now; None if there is none, or if it is damaged."""
-    found = load_value(file, object)
-    if not isinstance(found, CachedText | str):
+    text = load_value(file, object)
+    if not isinstance(text, CachedText | str):
         return None
     log.info("the text is kept from an earlier command: %s", file)
-    return str(found)
+    return str(text)
 
 
 def store_text(file: Path, text: CachedText | str) -> None:

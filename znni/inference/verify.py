@@ -88,10 +88,10 @@ class Verification:
     def __str__(self) -> str:
         """Return the result in one line."""
         if self.wrong:
-            found = f"{counted(self.wrong, 'voxel')} {'differs' if self.wrong == 1 else 'differ'}"
+            verdict = f"{counted(self.wrong, 'voxel')} {'differs' if self.wrong == 1 else 'differ'}"
         else:
             agree = "agree" if self.blocks.checked else "the voxels looked at agree"
-            found = agree if self.agrees else "is damaged"
+            verdict = agree if self.agrees else "is damaged"
         computed = self.voxels - self.unneeded - self.unreadable
         again = f"{counted(computed, 'voxel')} computed again {self.how}"
         masked = ""
@@ -106,7 +106,7 @@ class Verification:
                 f"where {self.allowed:.2g} is allowed"
             )
         return (
-            f"{self.out}: {found}; {again}{masked}{unread} (seed {self.seed}){largest}; "
+            f"{self.out}: {verdict}; {again}{masked}{unread} (seed {self.seed}){largest}; "
             f"{self.blocks}"
         )
 

@@ -38,11 +38,11 @@ def work(state: RunState, network: Network) -> Work | None:
             return block
         blended: BlendedBlock = block.values
         if state.labels:
-            made = blended.labels(state.labels)
+            stored = blended.labels(state.labels)
         else:
-            made = convert(blended.maps(), state.dtype)
-        clear_unwanted(made, blended.wanted)
-        return block._replace(values=made, form="stored")
+            stored = convert(blended.maps(), state.dtype)
+        clear_unwanted(stored, blended.wanted)
+        return block._replace(values=stored, form="stored")
 
     return as_stored if network.window else None
 
@@ -87,10 +87,10 @@ class BlendModel(StageModel):
         seen = larger(each.values_in, each.at_once)
         if run.on_gpu and run.labels_on_gpu:
             return FLOAT_BYTES * (seen + window.size.volume) + each.voxels
-        kept = 0 if run.uses_gpu else each.tail
+        tail = 0 if run.uses_gpu else each.tail
         a_sum = (network.blended_features + 1) * FLOAT_BYTES
-        sums = a_sum * (each.blended + 2 * kept) + each.voxels
-        written = 0 if run.stored.label_maps or network.head else a_sum * kept
+        sums = a_sum * (each.blended + 2 * tail) + each.voxels
+        written = 0 if run.stored.label_maps or network.head else a_sum * tail
         return FLOAT_BYTES * (seen + window.size.volume) + sums + written
 
     def gpu_bytes(self, run: Setting, each: Counts[Number], /) -> Number:

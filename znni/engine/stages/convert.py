@@ -69,9 +69,9 @@ class ConvertModel(StageModel):
             return (scaled if run.takes_float32 else 0) * values
         if run.stored.label_maps:
             return 0 * each.voxels
-        made = 0 if run.stored.dtype == "float32" else run.itemsize_out
+        converted = 0 if run.stored.dtype == "float32" else run.itemsize_out
         headed = FLOAT_BYTES if run.network.head else 0
-        return max(1, run.workers) * (made + scaled + 2 * run.itemsize_out + headed) * values
+        return max(1, run.workers) * (converted + scaled + 2 * run.itemsize_out + headed) * values
 
 
 def model(machine: Machine, _stored: Stored, measured: HandlingTimes | None) -> ConvertModel:

@@ -61,14 +61,14 @@ def work(state: RunState, _network: Network) -> Work:
     def write(block: Block) -> None:
         tile, values = block.tile, block.values
         if block.form == "stored":
-            made = values
+            stored_values = values
         elif values is None:
-            made = zeros(tile.written.size)
+            stored_values = zeros(tile.written.size)
         elif block.form == "repeated":
-            made = repeated(stored(values), tile.written_in_patch)
+            stored_values = repeated(stored(values), tile.written_in_patch)
         else:
-            made = stored(values[:, *tile.written_in_patch.slices])
-        state.output.write(tile.written, made)
+            stored_values = stored(values[:, *tile.written_in_patch.slices])
+        state.output.write(tile.written, stored_values)
 
     return write
 

@@ -117,13 +117,13 @@ class Fleet:
     def _start(self, waiting: WaitingProcesses) -> None:
         self._accounted = {}
         try:
-            for made in self._members:
-                process = waiting.take(made.environment)
-                self._crew.workers.append(Worker(made.name, self._shape, process))
+            for member in self._members:
+                process = waiting.take(member.environment)
+                self._crew.workers.append(Worker(member.name, self._shape, process))
         except BaseException:
             self._crew.end()
             raise
-        self._crew.prepare([made.prepare for made in self._members])
+        self._crew.prepare([member.prepare for member in self._members])
         self._crew.touch(min(SLOTS, -(-self.plan.patches // len(self._members))))
 
     def block_slots(
@@ -142,10 +142,10 @@ class Fleet:
         plan = self.plan
 
         def compute(block: Block) -> Any:
-            made = worker.compute(slot, block, labels)
+            output = worker.compute(slot, block, labels)
             if plan.network.window is None:
-                return made
-            return _WorkerOutput(made, block.with_output(plan.network.window))
+                return output
+            return _WorkerOutput(output, block.with_output(plan.network.window))
 
         return BlockSlot(
             lambda: [compute],

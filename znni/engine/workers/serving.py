@@ -216,21 +216,21 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
         works.clear()
 
 
-def _put(made: NDArray[Any], into: NDArray[Any], dtype: SlotType) -> None:
+def _put(values: NDArray[Any], into: NDArray[Any], dtype: SlotType) -> None:
     """Set an output (f', z, y, x) to values as they are stored, by several threads.
 
     Args:
-        made: the values, in that type or as float32; or labels.
+        values: the values, in that type or as float32; or labels.
         into: the output.
         dtype: its type.
     """
 
     def put(planes: slice) -> None:
-        part = made[:, planes]
+        part = values[:, planes]
         into[:, planes] = part if dtype == "uint16" else convert(part, dtype)
 
-    depth = made.shape[1]
-    each = max(1, depth * PIECE_BYTES // made.nbytes)
+    depth = values.shape[1]
+    each = max(1, depth * PIECE_BYTES // values.nbytes)
     pieces = [slice(first, first + each) for first in range(0, depth, each)]
     finish(mapped(put, pieces, io_threads(), "writing"))
 

@@ -122,18 +122,18 @@ def view(
     """
     both = Pair.opened(source, out, dataset, voxel_size)
     read, volume, output, offset = both.read, both.volume, both.output, both.offset
-    given, made = both.input_resolutions, both.output_resolutions
+    inputs, outputs = both.input_resolutions, both.output_resolutions
 
     def apart(box: Box) -> Box:
         return box.shifted(Vec3(0, 0, 0) - offset)
 
     def quick(box: Box, least: int) -> Vec3 | None:
-        factors = given.factors + made.factors
+        factors = inputs.factors + outputs.factors
         return quick_steps(
             box,
             least,
             factors,
-            lambda box, step: max(given.cost(box, step), made.cost(apart(box), step)),
+            lambda box, step: max(inputs.cost(box, step), outputs.cost(apart(box), step)),
         )
 
     whole = Box(offset, offset + output.size)
@@ -141,9 +141,9 @@ def view(
     path = Path(page) if page else _beside(out)
     check_replaceable(path, overwrite=overwrite, what="page")
     size = box.size.ceil_div(step)
-    seen = _input(given, box, step)
+    seen = _input(inputs, box, step)
     shown_labels = both.holds_labels if labels is None else labels
-    maps = _maps(made, apart(box), step, labels=shown_labels)
+    maps = _maps(outputs, apart(box), step, labels=shown_labels)
     content = {
         "title": f"{_name(out)} over {_name(source)}",
         "subtitle": _subtitle(volume, read, box, step),
@@ -157,7 +157,7 @@ def view(
     }
     _write(path, content, [seen, *maps])
     notes = []
-    for place, volumes, part in ((source, given, whole), (out, made, apart(whole))):
+    for place, volumes, part in ((source, inputs, whole), (out, outputs, apart(whole))):
         if (coarse := volumes.at(step)).volume is not volumes.volume:
             notes.append(f"{place}: shown from its resolution of {coarse.volume.size} voxels")
         large = quick_steps(part, 1, volumes.factors, volumes.cost) is None

@@ -61,15 +61,15 @@ def _number(noted: str) -> int | None:
     return int(noted) if noted.isdecimal() else None
 
 
-def _differ(made: Grid, given: Grid) -> bool:
+def _differ(output: Grid, source: Grid) -> bool:
     """Return whether an output has voxels of a known size, and its input of another or none."""
-    unit = made.units[0]
-    unset = made.scale == (1, 1, 1) and unit is None
-    if unset or len(set(made.units)) > 1 or unit not in (None, *LENGTHS):
+    unit = output.units[0]
+    unset = output.scale == (1, 1, 1) and unit is None
+    if unset or len(set(output.units)) > 1 or unit not in (None, *LENGTHS):
         return False
-    first, second = in_micrometers(made), in_micrometers(given)
+    first, second = in_micrometers(output), in_micrometers(source)
     if first is None or second is None:
-        return (made.scale, made.units) != (given.scale, given.units)
+        return (output.scale, output.units) != (source.scale, source.units)
     return not np.allclose(first, second, rtol=1e-3, atol=0)
 
 

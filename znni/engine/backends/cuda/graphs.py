@@ -58,14 +58,14 @@ class DeviceGraphs:
                 that the work makes, which has the same place each time.
             record: queues the same work to be recorded; by default ``queue``.
         """
-        found = self._recorded.get(key)
-        if found is None:
+        recorded = self._recorded.get(key)
+        if recorded is None:
             self._runs[key] += 1
             if self._runs[key] <= PLAIN_RUNS or len(self) >= MOST_RECORDED:
                 return queue()
-            found = self._recorded[key] = self._record(record or queue)
-        found.graph.launch(self._stream)
-        return found.made
+            recorded = self._recorded[key] = self._record(record or queue)
+        recorded.graph.launch(self._stream)
+        return recorded.made
 
     def _record(self, queue: Callable[[], Any]) -> _Recorded:
         """Record work without doing it."""

@@ -64,13 +64,13 @@ class Upload:
         return next(self._places)
 
     @contextmanager
-    def of(self, given: Fragments) -> Iterator[Parts]:
+    def of(self, fragments: Fragments) -> Iterator[Parts]:
         """Serve the parts of a tensor in a ``with`` block; afterwards it may be overwritten.
 
         Args:
-            given: the tensor. Stored values are a single part.
+            fragments: the tensor. Stored values are a single part.
         """
-        parts = Parts(self, given)
+        parts = Parts(self, fragments)
         yield parts
         parts.finish()
 
@@ -100,10 +100,10 @@ class Parts:
             settled.
     """
 
-    def __init__(self, upload: Upload, given: Fragments) -> None:
+    def __init__(self, upload: Upload, fragments: Fragments) -> None:
         self._upload = upload
-        self._values: NDArray[Any] | None = given.values
-        self._scaling = given.scaling
+        self._values: NDArray[Any] | None = fragments.values
+        self._scaling = fragments.scaling
         self._at_work: tuple[UploadBuffer, Any] | None = None
         self._settled = (0.0, 0.0)
         self.copied: list[Span] = []
@@ -112,10 +112,10 @@ class Parts:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the tensor."""
-        return self._given.shape
+        return self._tensor.shape
 
     @property
-    def _given(self) -> NDArray[Any]:
+    def _tensor(self) -> NDArray[Any]:
         """The tensor, until its last part is copied."""
         if self._values is None:
             raise ValueError("all parts are copied")
@@ -127,12 +127,12 @@ class Parts:
 
     def __getitem__(self, items: slice) -> Any:
         """Return some items on the GPU. They are valid for work queued before the next request."""
-        return self._bring(self._given[items], self._scaling)
+        return self._bring(self._tensor[items], self._scaling)
 
     def in_box(self, items: slice, box: Box) -> Any:
         """Return a box of some items on the GPU. It is valid as long as whole items are."""
         scaling = self._scaling and self._scaling.within(box)
-        return self._bring(self._given[items][:, :, *box.slices], scaling)
+        return self._bring(self._tensor[items][:, :, *box.slices], scaling)
 
     def _bring(self, values: NDArray[Any], scaling: StoredScaling | None) -> Any:
         """Return values on the GPU, scaled."""

@@ -71,31 +71,31 @@ class HostPartRunner:
         def work(block: Block) -> Float32 | Fragments:
             on_gpu = self._on_gpu.in_use() if self._on_gpu else nullcontext()
             with stopwatch.during("host_layers"), on_gpu:
-                given = fragments_of(block)
+                fragments = fragments_of(block)
                 if self._part.hands_on:
-                    return self.tensor(given)
-                output = self.dense(given, follows=column.follows(block.tile.computed))
+                    return self.tensor(fragments)
+                output = self.dense(fragments, follows=column.follows(block.tile.computed))
                 column.done(block.tile.computed)
                 return output
 
         return [work]
 
-    def dense(self, given: Fragments, *, follows: bool = False) -> Float32:
+    def dense(self, fragments: Fragments, *, follows: bool = False) -> Float32:
         """Return the dense output (f', Z, Y, X) of a patch.
 
         Args:
-            given: what the network sees.
+            fragments: what the network sees.
             follows: whether a sweep goes on from the patch before.
         """
         dense = np.empty((self._maps, *self._plan.patch), np.float32)
 
-        def put(made: Fragments) -> None:
-            recombine(made.values, made.at, made.stride, dense)
+        def put(results: Fragments) -> None:
+            recombine(results.values, results.at, results.stride, dense)
 
-        self._executor(given, put, follows=follows)
+        self._executor(fragments, put, follows=follows)
         return dense
 
-    def tensor(self, given: Fragments) -> Fragments:
+    def tensor(self, fragments: Fragments) -> Fragments:
         """Return all results of the last step for a patch, written into one tensor."""
         whole = next(self._tensors)
         parts: list[Fragments] = []
@@ -104,15 +104,15 @@ class HostPartRunner:
             first = sum(len(part.at) for part in parts)
             return whole[first : first + items]
 
-        self._executor(given, parts.append, target)
+        self._executor(fragments, parts.append, target)
         at = tuple(start for part in parts for start in part.at)
         return Fragments(whole, at, parts[0].stride)
 
-    def _outputs(self, given: Fragments) -> Float32:
+    def _outputs(self, fragments: Fragments) -> Float32:
         """Return the outputs (n, f', z, y, x) of windows, which the next call overwrites."""
-        made: list[Fragments] = []
-        self._executor(given, made.append)
-        (outputs,) = made
+        results: list[Fragments] = []
+        self._executor(fragments, results.append)
+        (outputs,) = results
         values: Float32 = outputs.values
         return values
 
