@@ -165,5 +165,5 @@ def test_the_process_that_reads_for_others_starts_no_cuda(
     monkeypatch.setattr("znni.inference.prestart.processes_for", lambda *_: processes)
     monkeypatch.setattr("znni.machine.gpus.has_driver", lambda: True)
     limits = Choices(device=device, gpus=2)
-    assert _start_processes(limits, alone=True, looks=True) == (processes, begins)
-    assert _start_processes(limits, alone=True, looks=False) == (processes, None)
+    assert _start_processes(limits, alone=True, may_use_gpus=True) == (processes, begins)
+    assert _start_processes(limits, alone=True, may_use_gpus=False) == (processes, None)

@@ -184,7 +184,7 @@ def infer(
             )
         return
     alone = len(volumes) == 1 and not dry_run and not cluster
-    waiting, meanwhile = _start_processes(limits, alone=alone, looks=not cluster)
+    waiting, meanwhile = _start_processes(limits, alone=alone, may_use_gpus=not cluster)
     begin(meanwhile)
     network = in_windows(_loaded(net), windows)
     ahead = _weights_ahead(network, weights, random_weights, out) if alone else None
@@ -311,21 +311,21 @@ def _weights_ahead(
 
 
 def _start_processes(
-    limits: Choices, *, alone: bool, looks: bool
+    limits: Choices, *, alone: bool, may_use_gpus: bool
 ) -> tuple[WaitingProcesses | None, Callable[[], object] | None]:
     """Start processes that take long to start; return them, and what a thread does meanwhile.
 
     Args:
         limits: limits and choices for plans.
         alone: whether a single volume is computed, in this process and those of its GPUs.
-        looks: whether this machine's GPUs may be used.
+        may_use_gpus: whether this machine's GPUs may be used.
     """
     from znni.inference.prestart import processes_for
     from znni.machine.gpus import detect_gpus, has_driver, look_at_gpus
 
     device = limits.device
     waiting = processes_for(device, limits.gpus) if alone else None
-    if looks and device != "cpu" and has_driver():
+    if may_use_gpus and device != "cpu" and has_driver():
         # CUDA starts where it computes.
         return waiting, detect_gpus if waiting else look_at_gpus
     return waiting, None

@@ -142,11 +142,12 @@ class BlockReader:
             box = window.around(window.blended(written))
         else:
             box = self._job.seen(tile, input_box(computing, tile.computed.size))
-        room = _PlanesBefore(allocate, planes_before(computing, tile.computed.size))
-        box = box._replace(start=box.start + Vec3(room.planes, 0, 0))
-        given = self._volume, self._job, box, self._network.scaling, room
+        # A sweep's planes before the first block are zeros, and are not read.
+        with_planes = _PlanesBefore(allocate, planes_before(computing, tile.computed.size))
+        box = box._replace(start=box.start + Vec3(with_planes.planes, 0, 0))
+        given = self._volume, self._job, box, self._network.scaling, with_planes
         if as_stored:
-            return room.filled(self._to_compute(tile, *read_stored(*given)))
+            return with_planes.filled(self._to_compute(tile, *read_stored(*given)))
         try:
             seen = read_input(*given)
         except UnusableValues as error:
@@ -158,7 +159,7 @@ class BlockReader:
             if wanted is not None and wanted.all():
                 wanted = None
             return Block(tile, seen, box.start, written=written, wanted=wanted)
-        return room.filled(self._to_compute(tile, seen, None))
+        return with_planes.filled(self._to_compute(tile, seen, None))
 
     def _to_compute(self, tile: Tile, seen: NDArray[Any], scaling: StoredScaling | None) -> Block:
         """Return a block that is to be computed, or the output that its constant input gives.

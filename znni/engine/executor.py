@@ -27,7 +27,7 @@ Array: TypeAlias = Any
 Measured: TypeAlias = Callable[[Step, float], None]
 
 
-# Every step runs for a block itself.
+# No step is left out while a block itself is computed.
 NOTHING_BEHIND = -1
 
 
@@ -175,7 +175,7 @@ class Executor:
         self._latest: tuple[Vec3, list[list[Edges | None]], int] | None = None
         self._numbers: dict[object, int] = {}
         self._passed = [0] * len(self._loops)  # how often each loop has run for a block
-        self._behind = NOTHING_BEHIND  # steps run whose outputs are needed farther behind
+        self._behind = NOTHING_BEHIND  # only steps with a larger ``PlacedStep.behind`` run
 
     def __call__(
         self, given: Fragments, put: Put, target: Target | None = None, *, follows: bool = False

@@ -22,7 +22,9 @@ class LastBlocks:
         self._changing = Lock()
         self._leaves = dict(enumerate(leaves))
         self._computing = dict.fromkeys(self._leaves, 0)
-        self._pending = 2  # blocks before their reading; the start of processes; further blocks
+        # A block counts until it is read. ``all_started`` and the end of ``handed_out`` take
+        # one off.
+        self._pending = 2
 
     def handed_out(self, tiles: Iterable[Tile]) -> Iterator[Tile]:
         """Yield the tiles of a run. Each is begun afterwards."""

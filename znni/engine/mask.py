@@ -1,6 +1,7 @@
 """Masks: which blocks and voxels of an output are needed.
 
-``inference/request.py`` opens the mask of a run. ``blocks.py`` skips the blocks outside of it.
+``inference/request.py`` opens the mask of a run. ``block_reader.py`` skips the blocks outside
+of it.
 """
 
 from __future__ import annotations

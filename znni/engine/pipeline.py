@@ -43,8 +43,8 @@ class PatchStages(Protocol):
         """Return the stages of a block, in order. The first one runs in the thread of the caller.
 
         Each takes a block and returns its new values. The last one returns the dense output
-        (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. A stage takes
-        a block only after the next stage has taken the block that it made before.
+        (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. A stage begins
+        a block only when the next stage has taken its previous one.
 
         Args:
             stopwatch: counts how long each stage works.
@@ -240,7 +240,8 @@ def run_volume(
             return block
 
         def after_reading() -> list[Work]:
-            # In this process: ``stages`` of ``PatchRunner``. For workers: ``Fleet`` has one stage.
+            # In this process: ``PatchRunner.stages`` (``patch_runner.py``). For workers: ``Fleet``
+            # has one stage.
             *before, final = map(passing_items, slot.stages())
             further = _timed(clock, "host_layers", after_layers)
             return [*before, in_turn([final, *further, noted]), write]

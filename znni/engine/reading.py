@@ -65,7 +65,7 @@ def read_input(
     Args:
         volume: the input.
         job: which output is wanted.
-        box: the voxels that the network sees for a tile, from ``Job.seen``.
+        box: the voxels of the volume, and around it, that are read for a tile.
         scaling: how values are scaled.
         allocate: gives the array for the result.
 

@@ -56,7 +56,7 @@ class RunState:
         dtype: the type of the values, before they become labels.
         remaining: the output not written yet, or what of it is handed to this process.
         progress: called after each block with the output voxels written and those wanted.
-        labels: how values become labels; None: they are stored as they are.
+        labels: how values become labels; None: the caller asks for values.
     """
 
     reader: BlockReader

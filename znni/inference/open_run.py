@@ -52,11 +52,13 @@ def compute(
     opened: Action = nothing_to_do,
     on_begin: Callable[[Plan, int, int], None] = tell_nobody,
 ) -> Callable[[], Report]:
-    """Run a network over a volume, with the errors of ``infer``.
+    """Compute all blocks of a run, and return the function that completes the output.
+
+    The errors are those of ``infer``.
 
     Args:
         request: the run.
-        session: finds the plan and prepares it. It may wait for the disk in a thread.
+        session: finds the plan and prepares it. It may let a thread wait for the disk.
         waited: as for ``infer``.
         progress: as for ``infer``.
         reading: called instead while the volume is read for its statistics; None: ``progress``.

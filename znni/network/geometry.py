@@ -250,7 +250,8 @@ def input_box(network: Network, patch: Vec3) -> Box:
 def planes_before(network: Network, patch: Vec3) -> int:
     """Return the planes of a sweep's input before those that a patch depends on.
 
-    They fill the first pass before a patch that has nothing to go on from, whatever they hold.
+    If no block comes before the patch, its first pass needs planes there. Their values do not
+    matter.
     """
     return patch.z - 1 if network.is_swept else 0
 
