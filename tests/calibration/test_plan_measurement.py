@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
 from fakes import Fake, fake_catalogue, machine
@@ -13,7 +11,6 @@ from planner_cases import NETWORK, NO_OVERHEAD
 
 from planner.cost_model import BUILT_IN, built_in_seconds
 from planner.search import Search
-from znni.calibration import plan_measurement
 from znni.calibration.choice import cost_model
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
@@ -99,29 +96,12 @@ def test_each_primitive_of_a_step_in_pieces_is_measured() -> None:
 def test_what_was_measured_is_kept_and_not_measured_again(database: CostDatabase) -> None:
     plan, here = fastest(), Conditions.of(CATALOGUE["conv"].device)
     (primitive, call), *_ = unmeasured_calls(plan, CATALOGUE, BUILT_IN).own
-    measure([(primitive, call)], 10.0)
+    measure(primitive, call, quick=True)
     (kept,) = database.measured(here)
-    assert (kept.primitive, kept.shape) == (primitive.name, call.shape)
+    assert (kept.primitive, kept.shape, kept.times) == (primitive.name, call.shape, 1)
     assert kept.seconds == 2 * nominal(primitive, call)
     own, rivals = unmeasured_calls(plan, CATALOGUE, cost_model(CATALOGUE))
     assert not own
     assert set(names(rivals)) == {"rival"}
     record([(CATALOGUE["rival"], call, 1.0)], database)
     assert unmeasured_calls(plan, CATALOGUE, cost_model(CATALOGUE)) == ([], [])
-
-
-def test_no_call_is_begun_when_the_time_is_up(
-    database: CostDatabase,
-    twice_as_slow: list[tuple[str, Call]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(perf_counter=count(0.0, 2.0).__next__)
-    monkeypatch.setattr(plan_measurement, "time", clock)
-    monkeypatch.setattr(plan_measurement, "compiled_seconds", count(0.0, 1.5).__next__)
-    calls = 4 * unmeasured_calls(fastest(), CATALOGUE, BUILT_IN).own
-    measure(calls, 0.0)
-    assert not database.there
-    measure(calls, 3.0)  # calls begin after 2 s and after 4 s
-    assert len(twice_as_slow) == 1
-    measure(calls, 3.0, needed=True)  # of every 2 s, 1.5 s compile
-    assert len(twice_as_slow) == 1 + 6

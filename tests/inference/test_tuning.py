@@ -24,7 +24,7 @@ from znni.calibration.database import CostDatabase
 from znni.calibration.device_measure import DeviceWorkbench
 from znni.calibration.measure import Workbench
 from znni.calibration.overhead_figures import run_overhead
-from znni.calibration.plan_measurement import measure_own
+from znni.calibration.plan_measurement import measure
 from znni.calibration.shapes import Call
 from znni.core.shapes import Vec3
 from znni.inference import tuning
@@ -83,7 +83,7 @@ def search_for(catalogue: Catalogue = CATALOGUE, on: Machine | None = None) -> S
 
 
 def tuned(search: Search, seconds: float = 1e9) -> Tuned:
-    return tune(search, seconds, lambda _done, _planned, _beside: None)
+    return tune(search, search.fastest()[0], seconds, lambda _done, _planned, _beside: None)
 
 
 def convolutions(plan: Plan) -> set[str]:
@@ -126,7 +126,7 @@ def test_the_plan_is_that_of_a_search_in_which_all_was_measured(
         for step in plan.steps:
             for primitive in CATALOGUE.values():
                 if primitive.out_shape(step.operation, step.shape_in) == step.shape_out:
-                    measure_own(primitive, Call(step.operation, step.shape_in))
+                    measure(primitive, Call(step.operation, step.shape_in))
     everything = search_for()
     best = everything.fastest()[0]
     assert convolutions(result.after) == convolutions(best)
@@ -184,9 +184,24 @@ def test_no_call_is_begun_when_the_time_is_up(
     assert database.there
 
 
+@pytest.mark.parametrize(("kernels", "counted"), [(0.0, 2), (0.5, 4)])
+def test_compiling_the_kernels_of_a_plan_does_not_count_as_time(
+    kernels: float,
+    counted: int,
+    measured: list[tuple[str, Call]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuning, "perf_counter", count(0.0, 1.0).__next__)
+    monkeypatch.setattr(tuning, "compiled_seconds", count(0.0, kernels).__next__)
+    search = search_for()
+    tune(search, search.fastest()[0], 3.0, lambda *_: None)
+    assert len(measured) == counted
+
+
 def test_progress_names_the_layer_and_its_primitive(measured: list[tuple[str, Call]]) -> None:
     shown: list[tuple[int, int, str]] = []
-    tune(search_for(), 1e9, lambda *said: shown.append(said))
+    search = search_for()
+    tune(search, search.fastest()[0], 1e9, lambda *said: shown.append(said))
     names = [f"{call.operation.name} by {name}" for name, call in measured]
     assert [beside for _, _, beside in shown if beside != "searching"] == names
     assert all(done <= planned for done, planned, _ in shown)

@@ -7,9 +7,8 @@ their own images. Both correct the predicted time, and the choice of the plan.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -29,7 +28,6 @@ from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, TakesTimePerItem, UsesGpu, on_device
 from znni.plans.segments import Step
-from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 
 # A primitive that computes an operation on a shape.
 _Priced: TypeAlias = tuple[Primitive, Operation, Shape5]
@@ -56,12 +54,10 @@ RIVALS = 1.5
 
 
 class Unmeasured(NamedTuple):
-    """Calls of kinds of primitives that were never measured: first one of each, then another one.
-
-    The longest steps come first.
+    """The calls to measure for a plan, those of the longest steps first.
 
     Attributes:
-        own: calls that measure the speed of a plan's steps on the host.
+        own: calls that measure the speed of a plan's steps.
         rivals: calls of other primitives for these steps, which may be about as fast.
     """
 
@@ -70,7 +66,9 @@ class Unmeasured(NamedTuple):
 
 
 def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unmeasured:
-    """Return the calls that measure the speed of a plan and of its rivals.
+    """Return calls of kinds of primitives that were never measured, for the host's steps of a plan.
+
+    First comes one call of each kind, then another one of each.
 
     Args:
         plan: the plan.
@@ -95,9 +93,7 @@ def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unme
     return Unmeasured(calls(chosen), calls(dict.fromkeys(rivals)))
 
 
-def unsure_calls(
-    plan: Plan, catalogue: Catalogue, model: CostModel
-) -> list[tuple[Primitive, Call]]:
+def unsure_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unmeasured:
     """Return the calls of a plan's steps that were not timed often enough, on their own images.
 
     The longest steps come first. If some calls are unlike all that were measured, only these are
@@ -117,21 +113,28 @@ def unsure_calls(
         and primitive.cost(operation, shape).seconds is None
     )
     if not isinstance(model, MeasuredModel):
-        return list(called)
+        return Unmeasured(list(called), [])
     unlike = [each for each in called if not model.is_sure(*each)]
-    return unlike or [each for each in called if model.times(*each) < CONFIRMED]
+    return Unmeasured(unlike or [it for it in called if model.times(*it) < CONFIRMED], [])
 
 
-def measure_own(primitive: Primitive, call: Call) -> None:
+def measure(primitive: Primitive, call: Call, *, quick: bool = False) -> None:
     """Measure a call so often that its time is sure, and keep the times.
+
+    Args:
+        primitive: the primitive.
+        call: the call.
+        quick: whether a run waits. Then the median of fewer times is kept, as one of a calibration.
 
     Raises:
         InvalidInput: the times cannot be kept.
         RunFailed: the GPU fails.
     """
     bench = DeviceWorkbench if primitive.device.has_own_memory else Workbench
-    timing = bench([(primitive, call)]).measure(primitive, call, OWN_REPEATS)
-    record([(primitive, call, seconds) for seconds in timing.seconds], CostDatabase())
+    repeats = REPEATS if quick else OWN_REPEATS
+    timing = bench([(primitive, call)]).measure(primitive, call, repeats)
+    kept = [timing.median] if quick else timing.seconds
+    record([(primitive, call, seconds) for seconds in kept], CostDatabase())
 
 
 def _seconds_of_calls(part: DevicePart, catalogue: Catalogue) -> list[tuple[_Priced, float]]:
@@ -147,32 +150,6 @@ def _seconds_of_calls(part: DevicePart, catalogue: Catalogue) -> list[tuple[_Pri
         ((catalogue[name], operation, shape), seconds)
         for (name, operation, shape), seconds in longest
     ]
-
-
-def measure(
-    calls: Sequence[tuple[Primitive, Call]], seconds: float, *, needed: bool = False
-) -> None:
-    """Measure calls for some seconds, and keep the times as those of a calibration.
-
-    Args:
-        calls: the calls.
-        seconds: the seconds after which no other call is begun.
-        needed: whether the run needs their kernels anyway. Then the time to compile them does not
-            count.
-
-    Raises:
-        InvalidInput: the times cannot be kept.
-    """
-    if not calls or seconds <= 0:
-        return
-    workbench, times, begun = Workbench(calls), [], time.perf_counter()
-    compiled = compiled_seconds()
-    for primitive, call in calls:
-        spent = time.perf_counter() - begun
-        if spent - (compiled_seconds() - compiled if needed else 0.0) > seconds:
-            break
-        times.append((primitive, call, workbench.measure(primitive, call, REPEATS).median))
-    record(times, CostDatabase())
 
 
 def _in_rounds(calls: Iterable[tuple[Primitive, Call]]) -> list[tuple[Primitive, Call]]:

@@ -134,7 +134,7 @@ def _calibrate_network(
         network, size, border=region.border, input_dtype=stored, **vars(limits)
     )
     with show_progress("measurements") as progress:
-        tuned = tune(search, seconds, progress)
+        tuned = tune(search, planning.fastest(search)[0], seconds, progress)
     typer.echo(tuning_text(tuned))
     _say_time()
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from time import perf_counter
 
-from znni.calibration.plan_measurement import measure, unmeasured_calls
+from znni.calibration.plan_measurement import unmeasured_calls
 from znni.core.errors import InvalidInput
 from znni.core.logged import telling_if_long
 from znni.inference import planning
-from znni.inference.plan_choice import machine_here
+from znni.inference.plan_choice import machine_here, tell_nobody
 from znni.inference.request import Requirements
+from znni.inference.tuning import tune
 from znni.machine.busy import slowdown
 from znni.plans.band import NOTABLE_SLOWDOWN
 from znni.plans.plan import Plan
-from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 
 log = logging.getLogger("znni")
 
@@ -26,9 +25,6 @@ WORTH = 20
 # The least and the most seconds that are measured for a run. Less would tell little.
 LEAST_SECONDS = 2.0
 MOST_SECONDS = 60.0
-
-# Plans that are measured one after another. Each is the fastest by the measurements so far.
-MOST_PLANS = 3
 
 
 def may_be_measured(plan: Plan) -> bool:
@@ -57,24 +53,14 @@ def fastest_measured(
     """
     if slowdown() >= NOTABLE_SLOWDOWN:
         return plan  # times beside other programs would mislead all later plans
-    budget = _budget(plan)
     if not may_be_measured(plan) or required.choices.costs != "auto" or plan.machine.absent:
         return plan
-    begun, compiled = perf_counter(), compiled_seconds()
-    with telling_if_long("measuring this machine for the plan"):
-        for _ in range(MOST_PLANS):
-            search = planning.search_for(required, machine_here(required.choices))
-            own, rivals = unmeasured_calls(plan, search.catalogue, search.model)
-            left = budget - (perf_counter() - begun) + (compiled_seconds() - compiled)
-            if not own or left < 0:
-                break
-            with measuring():
-                try:
-                    measure(own, left, needed=True)
-                    measure(rivals, budget - (perf_counter() - begun))
-                except InvalidInput as error:  # the times cannot be kept
-                    log.warning("%s", error)
-                    break
-                search = planning.search_for(required, machine_here(required.choices))
-                plan = planning.fastest(search)[0]
-    return plan
+    search = planning.search_for(required, machine_here(required.choices))
+    if not unmeasured_calls(plan, search.catalogue, search.model).own:
+        return plan
+    with measuring(), telling_if_long("measuring this machine for the plan"):
+        try:
+            return tune(search, plan, _budget(plan), tell_nobody, quick=True).after
+        except InvalidInput as error:  # the times cannot be kept
+            log.warning("%s", error)
+            return plan

@@ -1,4 +1,7 @@
-"""The calibration of one network: its layers are measured until no other plan can be faster."""
+"""The calibration of one network: its layers are measured until no other plan can be faster.
+
+Before a long run, it measures less.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from planner.search import Search
 from znni.calibration.choice import cost_model
 from znni.calibration.model import MeasuredModel
 from znni.calibration.optimism import OptimisticModel
-from znni.calibration.plan_measurement import measure_own, unsure_calls
+from znni.calibration.plan_measurement import measure, unmeasured_calls, unsure_calls
 from znni.core.text import aligned, counted, duration
 from znni.inference import planning
 from znni.machine.busy import slowdown
 from znni.plans.band import NOTABLE_SLOWDOWN
 from znni.plans.plan import Plan
+from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 
 log = logging.getLogger("znni")
 
@@ -45,47 +49,58 @@ class Tuned(NamedTuple):
     left: int
 
 
-def tune(search: Search, seconds: float, progress: Progress) -> Tuned:
+def tune(
+    search: Search, plan: Plan, seconds: float, progress: Progress, *, quick: bool = False
+) -> Tuned:
     """Measure the layers of the plans that may be the fastest, and return the fastest one.
 
-    The steps of the fastest plan are measured first. Then a search takes the least time that calls
+    The steps of the first plan are measured first. Then a search takes the least time that calls
     without a measurement may need within their error. The steps of its plan are measured, and the
     search begins again. If all steps were measured twice, no other plan is likely to be faster.
 
     Args:
         search: the search for the plan.
-        seconds: the seconds after which no other call is measured.
+        plan: the fastest plan by what is known.
+        seconds: the seconds after which no other call is measured. Compiling the kernels of a plan
+            does not count.
         progress: is called before each measurement.
+        quick: whether a run waits. Then only kinds of primitives are measured that never were, and
+            each plan's rivals in turn. The next plan is the fastest by expected times.
 
     Raises:
         DoesNotFit: no plan stays within the memory allowed.
         InvalidInput: the times cannot be kept.
         RunFailed: a GPU fails.
     """
-    if (busy := slowdown()) >= NOTABLE_SLOWDOWN:
+    if not quick and (busy := slowdown()) >= NOTABLE_SLOWDOWN:
         log.warning("other programs slow measurements down %.1f times: end them first", busy)
-    begun = perf_counter()
-    before = plan = planning.fastest(search)[0]
-    measured, rounds, model = 0, 1, search.model
-    while calls := unsure_calls(plan, search.catalogue, model):
-        planned = measured + len(calls)
-        for primitive, call in calls:
-            if perf_counter() - begun >= seconds:
+    begun, compiling, before, model = perf_counter(), 0.0, plan, search.model
+    measured, rounds, left = 0, 1, 0
+    calls_of = unmeasured_calls if quick else unsure_calls
+    while (calls := calls_of(plan, search.catalogue, model)).own:
+        needed = measured + len(calls.own)
+        planned = needed + len(calls.rivals)
+        for primitive, call in (*calls.own, *calls.rivals):
+            if perf_counter() - begun - compiling >= seconds:
                 break
             progress(measured, planned, f"{call.operation.name} by {primitive.name}")
-            measure_own(primitive, call)
+            compiled = compiled_seconds()
+            measure(primitive, call, quick=quick)
             measured += 1
+            if measured <= needed:
+                compiling += compiled_seconds() - compiled
         model = cost_model(search.catalogue)
-        if measured < planned:
-            calls = calls[measured - planned :]
+        if left := planned - measured:
             break
         progress(measured, planned, "searching")
         rounds += 1
-        least = OptimisticModel(model) if isinstance(model, MeasuredModel) else model
-        plan = planning.fastest(search.predicted_by(least))[0]
+        if isinstance(model, MeasuredModel) and not quick:
+            plan = planning.fastest(search.predicted_by(OptimisticModel(model)))[0]
+        else:
+            plan = planning.fastest(search.predicted_by(model))[0]
     search = search.predicted_by(model)
     after = planning.fastest(search)[0]
-    return Tuned(before, repriced(before, search), after, measured, rounds, len(calls))
+    return Tuned(before, repriced(before, search), after, measured, rounds, left)
 
 
 def tuning_text(tuned: Tuned) -> str:
