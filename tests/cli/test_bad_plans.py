@@ -124,3 +124,19 @@ def test_a_plan_for_a_gpu() -> None:
 def test_a_plan_whose_graph_was_tampered_with(change: Callable[[dict[str, Any]], object]) -> None:
     save_plan(change)
     assert "plan" in refused()
+
+
+@pytest.mark.parametrize("more", [512, -1])
+def test_a_plan_of_another_processor_may_promise_more_memory_than_is_taken_here(more: int) -> None:
+    succeeds(*MAKE)
+    plan = json.loads(Path("plan.json").read_text())
+    for segment in plan["segments"]:
+        for step in segment["steps"]:
+            for part in ("working", "workspace"):
+                step["cost"]["memory"][part] = max(0, step["cost"]["memory"][part] + more)
+    plan["memory"]["working"] += more
+    Path("plan.json").write_text(json.dumps(plan))
+    if more > 0:
+        succeeds(*INFER)
+    else:
+        assert "but it takes Memory(" in refused()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import le
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Memory:
     workspace: int
     gpu_resident: int = 0
     gpu_working: int = 0
+
+    def within(self, promised: Memory) -> bool:
+        """Return whether none of these bytes are more than promised."""
+        return all(map(le, astuple(self), astuple(promised)))
 
     @property
     def on_gpu(self) -> int:
