@@ -15,7 +15,7 @@ from worker_runners import NETWORK, Sums, SumsPlan, sums
 from znni.core.errors import OutOfDeviceMemory, Unreadable
 from znni.core.shapes import Box, Vec3
 from znni.engine.block_reader import BlockReader
-from znni.engine.pipeline import PreparedHere, run_volume
+from znni.engine.pipeline import ALONE, PreparedHere, Turn, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
@@ -56,11 +56,12 @@ class Case:
         self.expected = np.stack([sums(x), -sums(x)])
         self.found = np.zeros_like(self.expected)
 
-    def run(self, processes: PreparedHere) -> Stopwatch:
+    def run(self, processes: PreparedHere, turn: Turn = ALONE) -> Stopwatch:
         watch = Stopwatch()
         reader = BlockReader(self.volume, self.job, NETWORK, random_weights(NETWORK, 0))
         output = ArrayOutput(self.found, 2, self.job.output)
-        run_volume(RunState(reader, output, "float32", self.remaining), processes, watch)
+        state = RunState(reader, output, "float32", self.remaining)
+        run_volume(state, processes, watch, turn=turn)
         return watch
 
 
@@ -172,15 +173,21 @@ def test_layers_that_could_not_be_made_are_made_by_the_next_run() -> None:
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
 
 
-def test_a_later_run_of_one_block_needs_no_thread() -> None:
-    readers: list[threading.Thread] = []
-    case = Case(lambda: readers.append(threading.current_thread()))
-    plan: Any = SumsPlan(case.job.output, patches=1)
-    processes = PreparedHere(plan, lambda: Sums(plan))
-    for _ in range(2):
-        case.found[...], case.remaining = 0, Remaining(case.job)
-        case.run(processes)
-        np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
-    first, later = readers
-    assert first is not threading.main_thread(), "the layers are made meanwhile"
-    assert later is threading.main_thread()
+@pytest.mark.parametrize("patches", [1, 2])
+def test_the_first_block_is_read_before_the_turn_to_compute(patches: int) -> None:
+    """Another run reads after the last block is read, and computes after it is computed."""
+    order: list[str] = []
+    reading = threading.Event()
+
+    def compute() -> None:
+        wait(reading)
+        order.append("compute")
+
+    case = Case(lambda: (order.append("reading"), reading.set()))
+    plan: Any = SumsPlan(Vec3(-(-case.job.output.z // patches), *case.job.output[1:]))
+    turn = Turn(compute, lambda: order.append("read"), lambda: order.append("computed"))
+    case.run(PreparedHere(plan, lambda: Sums(plan)), turn)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    assert order[:2] == ["reading", "compute"]
+    assert order.count("reading") == patches
+    assert order[-2:] in (["read", "computed"], ["computed", "read"])

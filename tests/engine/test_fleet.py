@@ -19,6 +19,7 @@ from worker_runners import made_when, not_made, not_made_when
 from znni.core.errors import InvalidInput, RunFailed, Unreadable
 from znni.core.option_types import OutputType
 from znni.core.shapes import Box, Vec3
+from znni.engine.pipeline import Turn
 from znni.engine.tiles import Remaining
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
@@ -73,11 +74,14 @@ def test_a_run_may_only_follow_before_the_end_if_one_process_computes(
     count: int, expected: int
 ) -> None:
     """Outputs of several processes lie in their slots, which a further run would take."""
-    calls: list[None] = []
+    read: list[None] = []
+    computed: list[None] = []
     workers, case = fleet(count), Case()
-    case.run(workers, computed=lambda: calls.append(None))
+    turn = Turn(read=lambda: read.append(None), computed=lambda: computed.append(None))
+    case.run(workers, turn=turn)
     workers.end()()
-    assert len(calls) == expected
+    assert len(computed) == expected
+    assert not read
     case.check_finished_blocks()
 
 

@@ -80,32 +80,56 @@ def test_other_work_waits_for_the_plan_that_runs(kept: PreparedPlans) -> None:
     taker.join()
 
 
-def test_the_next_run_begins_when_all_blocks_are_computed(kept: PreparedPlans) -> None:
+def test_the_next_run_reads_and_computes_when_this_one_has(kept: PreparedPlans) -> None:
     """A plan that is still written from is not released for the next one."""
-    order, begun = list[str](), threading.Event()
+    order: list[str] = []
+    begun, computes = threading.Event(), threading.Event()
 
     def next_run() -> None:
-        with kept.running():
-            order.append("next begins")
+        with kept.running() as turn:
+            order.append("next reads")
             begun.set()
+            turn.compute()
+            turn.compute()
+            order.append("next computes")
+            computes.set()
             ready(kept, "next", 600)
             order.append("next is ready")
 
     other = threading.Thread(target=next_run, daemon=True)
-    with kept.running() as let_next:
+    with kept.running() as turn:
+        turn.compute()
         ready(kept, "runs", 500)
         other.start()
-        other.join(0.1)
-        order.append("all are computed")
-        let_next()
+        assert not begun.wait(0.1)
+        order.append("all are read")
+        turn.read()
         assert begun.wait(60)
+        assert not computes.wait(0.1)
+        order.append("all are computed")
+        turn.computed()
+        assert computes.wait(60)
         other.join(0.2)
         assert other.is_alive()
         assert kept.held(HOST) == 500
         order.append("all are written")
     other.join(60)
-    assert order == ["all are computed", "next begins", "all are written", "next is ready"]
+    assert order == [
+        "all are read", "next reads", "all are computed", "next computes", "all are written",
+        "next is ready",
+    ]  # fmt: skip
     assert kept.held(HOST) == 600
+
+
+def test_a_run_that_fails_ends_its_turn(kept: PreparedPlans) -> None:
+    def fail() -> None:
+        with kept.running() as turn:
+            turn.compute()
+            raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            fail()
 
 
 def test_a_plan_waits_for_other_work(kept: PreparedPlans) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from znni.core.option_types import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.block_reader import BlockReader
 from znni.engine.executor import not_measured
-from znni.engine.pipeline import run_volume
+from znni.engine.pipeline import ALONE, Turn, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
@@ -75,7 +74,7 @@ class Case:
         output: Any = None,
         *,
         last: bool = False,
-        computed: Callable[[], None] | None = None,
+        turn: Turn = ALONE,
     ) -> None:
         """Run the volume."""
         features, dtype = len(self.found), self.found.dtype
@@ -87,7 +86,7 @@ class Case:
             self.remaining,
             lambda done, _: self.told.append(done),
         )
-        run_volume(state, workers, self.stopwatch, last=last, computed=computed)
+        run_volume(state, workers, self.stopwatch, last=last, turn=turn)
 
     def check_finished_blocks(self) -> None:
         """Check that all that is written is right, and that the rest is still to be done."""

@@ -179,7 +179,8 @@ class NetworkRuns:
         """Compute the output of a network on this machine."""
         run = self._opened.pop(number, None)
         if run is None:
-            with self._session.prepared.running():  # this machine may be measured for it
+            with self._session.prepared.running() as turn:
+                turn.compute()  # this machine may be measured
                 run = self._open(number)
         if run.plan.seconds > MINUTE:
             name, about = run.plan.network.name, duration(run.plan.seconds)

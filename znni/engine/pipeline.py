@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from statistics import fmean
@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from znni.core.trace import span
+from znni.core.volume import Action
 from znni.engine.backends.registry import backend_of
 from znni.engine.block import Block, ComputeStage
 from znni.engine.labels import Labels
@@ -70,6 +71,23 @@ class BlockSlot(NamedTuple):
     free: Callable[[], None] = nothing_to_do
 
 
+class Turn(NamedTuple):
+    """The turn of a run, among runs that read and compute one after the other.
+
+    Attributes:
+        compute: waits until the run before has computed all its blocks.
+        read: called once all blocks are read. The next run may read its first block.
+        computed: called once all blocks are computed. The last ones may not be written yet.
+    """
+
+    compute: Action = nothing_to_do
+    read: Action = nothing_to_do
+    computed: Action = nothing_to_do
+
+
+ALONE = Turn()
+
+
 class PreparedPlan(Protocol):
     """A plan that is prepared to compute a volume, in this process or in workers."""
 
@@ -86,10 +104,6 @@ class PreparedPlan(Protocol):
             stopwatch: learns how long each stage in this process works.
             labels: how values become labels, as for ``PatchStages.stages``.
         """
-
-    @property
-    def ready_here(self) -> bool:
-        """True if this process computes, and can begin at once."""
 
     def wait_until_ready(self) -> None:
         """Wait until all processes can compute, and raise the error of one that cannot."""
@@ -137,7 +151,6 @@ class PreparedHere:
 
     Attributes:
         plan: the plan that it runs.
-        ready_here: whether the runner is made.
         workers_memory: none.
     """
 
@@ -149,7 +162,6 @@ class PreparedHere:
         self.plan = plan
         self._runner = cache(make)
         self._allocate = allocate
-        self.ready_here = False
 
     def block_slots(
         self, stopwatch: Stopwatch, labels: Labels | None = None
@@ -164,7 +176,6 @@ class PreparedHere:
             BaseException: what is raised as it is made. The next run makes it anew.
         """
         self._runner()
-        self.ready_here = True
 
     def in_use(self, _stopwatch: Stopwatch) -> AbstractContextManager[None]:
         """Do nothing: the stages end by themselves, and tell the stopwatch of their slots."""
@@ -189,14 +200,14 @@ def run_volume(
     stopwatch: Stopwatch,
     *,
     last: bool = False,
-    computed: Callable[[], None] | None = None,
+    turn: Turn = ALONE,
 ) -> None:
     """Compute what is left of a job block by block, and write each output voxel once.
 
     One block is read at a time for each process. One block is written at a time. Reads share
     threads. So time in which several blocks are read counts once. A block whose output is known
     passes by the stages that compute. One slot writes its blocks in order; several slots write
-    them in any order. If there is one block, and nothing to wait for, this thread does all of it.
+    them in any order.
 
     An error in any thread ends the run and is raised as itself; of several errors the first is.
     Blocks that had passed the stage that failed, and those in other slots, are written first.
@@ -206,9 +217,9 @@ def run_volume(
         prepared: computes the blocks.
         stopwatch: learns where the time goes.
         last: whether no run follows. Then each process ends while its last blocks are written.
-        computed: called once all blocks are computed, if one process computes them. The last ones
-            may not be written yet, and another run may begin with this process. Outputs of several
-            processes lie in their slots until they are written, so nothing is called.
+        turn: the turn of this run. It reads its first block before. If other processes compute,
+            blocks lie in their slots until they are written. So no run reads meanwhile, and none
+            computes if there are several processes.
     """
     plan, writing, clocks = prepared.plan, Lock(), list[Stopwatch]()
     reads, timeline = SharedStopwatch(), Timeline()
@@ -251,14 +262,12 @@ def run_volume(
                 [in_turn([read, *after_reading()])],
                 over=slot.free if last else nothing_to_do,
             )
-        if prepared.ready_here and prepared.plan.patches == 1:  # no work for further threads
-            return StageChain([in_turn([read, *after_reading()])], here=0)
         # Stage 0 reads. Stage 1, the first of ``after_reading``, computes in this thread.
         return StageChain([read], here=1, later=after_reading)
 
     per_process = [(slots, Lock()) for slots in prepared.block_slots(stopwatch, state.labels)]
 
-    then = computed if len(per_process) == 1 else None
+    then = turn.computed if len(per_process) == 1 else nothing_to_do
     numbers = range(len(per_process))
     last_blocks = LastBlocks(
         _leaving(each, prepared, timeline, then, last=last) for each in numbers
@@ -268,13 +277,18 @@ def run_volume(
         for number, (slots, reading) in enumerate(per_process)
         for slot in slots
     ]
-    to_do = state.remaining.tiles(plan.patch, swept=plan.is_swept)
-    tiles = last_blocks.handed_out(to_do)
+
+    def handed_out() -> Iterator[Tile]:
+        yield from last_blocks.handed_out(state.remaining.tiles(plan.patch, swept=plan.is_swept))
+        if not any(slot.one_at_a_time for slots, _ in per_process for slot in slots):
+            turn.read()
+
     try:
         with (
-            ChainThreads(tiles, chains, state.remaining.stop) as threads,
+            ChainThreads(handed_out(), chains, state.remaining.stop) as threads,
             prepared.in_use(stopwatch),
         ):
+            threads.meanwhile(turn.compute)
             with stopwatch.during("building"):
                 threads.meanwhile(prepared.wait_until_ready)
             timeline.note(CAN_COMPUTE)
@@ -294,7 +308,7 @@ def _leaving(
     number: int,
     prepared: PreparedPlan,
     timeline: Timeline,
-    computed: Callable[[], None] | None,
+    computed: Action,
     *,
     last: bool,
 ) -> Callable[[], None]:
@@ -307,8 +321,7 @@ def _leaving(
         timeline.note(f"process {number + 1} has computed its last block")
         if last:
             prepared.leave(number)
-        if computed:
-            computed()
+        computed()
 
     return leave
 

@@ -14,6 +14,7 @@ from znni.core.option_types import ACCURACIES, Accuracy, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
 from znni.engine.labels import LABELS_APART
+from znni.engine.pipeline import Turn
 from znni.engine.run_state import RunState, no_progress
 from znni.engine.tiles import Job, Remaining
 from znni.engine.volume_runner import Smaller, VolumeRunner
@@ -92,6 +93,7 @@ def recheck(
     job: Job,
     accuracy: Accuracy,
     smaller: Smaller,
+    turn: Turn,
 ) -> JobSeconds:
     """Compute again the last finished block that had to be computed, if there is one.
 
@@ -105,6 +107,7 @@ def recheck(
         job: which output is wanted.
         accuracy: the class that primitives may have.
         smaller: finds the plan to go on with if memory runs out.
+        turn: as for ``run_volume``.
 
     Returns:
         Where the time went.
@@ -117,7 +120,7 @@ def recheck(
     if block is None:
         return JobSeconds()
     again, check = state_of_block(block, state, output, job)
-    spent = runner.run(again, smaller)
+    spent = runner.run(again, smaller, turn=turn)
     network, labelled = runner.plans[-1].network, state.labels is not None
     if not check.largest <= allowed_difference(network, accuracy, state.dtype, labelled):
         of_what = "voxels" if labelled else "largest value"

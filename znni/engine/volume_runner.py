@@ -11,7 +11,7 @@ from typing import TypeAlias
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.text import in_units
-from znni.engine.pipeline import PreparedPlan, run_volume
+from znni.engine.pipeline import ALONE, PreparedPlan, Turn, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
@@ -50,7 +50,7 @@ class VolumeRunner:
         smaller: Smaller,
         *,
         last: bool = False,
-        computed: Callable[[], None] | None = None,
+        turn: Turn = ALONE,
     ) -> JobSeconds:
         """Compute what is left of a job with ``run_volume``, and return where the time went.
 
@@ -60,7 +60,7 @@ class VolumeRunner:
             state: what is left of the job.
             smaller: finds the plan to go on with.
             last: whether no run follows, as for ``run_volume``.
-            computed: as for ``run_volume``.
+            turn: as for ``run_volume``.
         """
         remaining, stopwatch = state.remaining, Stopwatch()
 
@@ -69,7 +69,7 @@ class VolumeRunner:
             try:
                 with stopwatch.during("building"):
                     prepared = self._prepared = self._prepared or self._prepare(self.plans[-1])
-                run_volume(state, prepared, stopwatch, last=last, computed=computed)
+                run_volume(state, prepared, stopwatch, last=last, turn=turn)
             except MemoryError as error:
                 return GPU if isinstance(error, OutOfDeviceMemory) else HOST
             return None

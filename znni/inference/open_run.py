@@ -16,6 +16,7 @@ from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceKind
 from znni.core.volume import Action, NewOutput, Output
 from znni.engine.block_reader import BlockReader
+from znni.engine.pipeline import Turn
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
 from znni.engine.run_state import Progress, RunState, no_progress
@@ -130,7 +131,7 @@ class OpenRun:
         session, stopwatch, output, plan = self._session, self._stopwatch, self._output, self.plan
         asked, reader, remaining = self._asked, self._reader, self._remaining
         last_steps = list[tuple[Action, Action]]()
-        with self._abandoning(), session.prepared.running() as let_next, ExitStack() as ending:
+        with self._abandoning(), session.prepared.running() as turn, ExitStack() as ending:
             left = remaining.voxels
             on_begin(self._expected, remaining.total - left, remaining.total)
             state = RunState(
@@ -139,16 +140,21 @@ class OpenRun:
             smaller = partial(_smaller, session, output, asked)
             runner = session.runner(plan, self._weights, session.times, asked.stored)
             compiled_before = compiled_seconds()
-            reset_high_water_mark()
-            spent = recheck(runner, state, output, asked.job, asked.choices.accuracy, smaller)
             marks = [0]
+
+            def compute() -> None:
+                turn.compute()
+                reset_high_water_mark()
 
             def computed() -> None:
                 marks.append(high_water_mark())  # the next run resets it
-                let_next()
+                turn.computed()
 
+            own = Turn(compute, turn.read, computed)
+            accuracy = asked.choices.accuracy
+            spent = recheck(runner, state, output, asked.job, accuracy, smaller, Turn(compute))
             try:
-                spent += runner.run(state, smaller, last=not session.keeps, computed=computed)
+                spent += runner.run(state, smaller, last=not session.keeps, turn=own)
             finally:
                 if remaining.voxels < left:  # also if the run was stopped
                     session.note_compiled(runner.plans[-1])
@@ -161,7 +167,7 @@ class OpenRun:
             with stopwatch.during("finishing"):
                 ending.enter_context(session.releasing(runner))
                 output.finish(measured, lambda *both: last_steps.append(both))
-            note = accuracy_note(runner.plans[-1], asked.choices.accuracy)
+            note = accuracy_note(runner.plans[-1], accuracy)
             report = Report(
                 self._expected, tuple(runner.plans[1:]), left, spent, taken,
                 self._attributes | measured, note, remaining.total - left, reader.skipped, gpu_peak,

@@ -11,8 +11,7 @@ from threading import Condition, Lock, get_ident
 
 from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
-from znni.core.volume import Action
-from znni.engine.pipeline import PreparedPlan
+from znni.engine.pipeline import PreparedPlan, Turn
 from znni.inference.plan_choice import machine_here
 from znni.network.network import Network
 from znni.plans.plan import Plan
@@ -35,7 +34,7 @@ class PreparedPlans:
         self._allowed: dict[DeviceKind, int] = {}
         self._kept: OrderedDict[Hashable, PreparedPlan] = OrderedDict()
         self._beside = 0  # bytes of the host that other work takes
-        self._turn = Lock()  # of the run whose blocks are computed
+        self._reading, self._computing = Lock(), Lock()  # of the runs that have their turn
         self._running: dict[int, Hashable] = {}  # by thread, what a run uses; None: nothing yet
         self._used = False
         self._changed = Condition()
@@ -103,28 +102,27 @@ class PreparedPlans:
             self._used = True
 
     @contextmanager
-    def running(self) -> Iterator[Action]:
-        """Run a plan within a ``with`` block, after the run before has let this one begin.
+    def running(self) -> Iterator[Turn]:
+        """Run a plan within a ``with`` block, after the run before has read all its blocks.
 
         The plan is not released for other work meanwhile.
 
         Yields:
-            A function that lets the next run begin, as the end of the block does.
+            The turn of the run. The end of the block ends the turn.
         """
-        self._turn.acquire()
-        has_turn = [True]
+        reading, computing = _Held(self._reading), _Held(self._computing)
 
-        def let_next() -> None:
-            if has_turn:
-                has_turn.pop()
-                self._turn.release()
+        def computed() -> None:
+            reading.let_go()
+            computing.let_go()
 
+        reading.take()
         try:
             with self._changed:
                 self._running[get_ident()] = None
-            yield let_next
+            yield Turn(computing.take, reading.let_go, computed)
         finally:
-            let_next()
+            computed()
             with self._changed:
                 self._running.pop(get_ident(), None)
                 self._changed.notify_all()
@@ -194,6 +192,26 @@ class PreparedPlans:
         on_host = plan.memory.total + _idle_in_all(others, HOST) + self._beside
         fits_gpu = on_gpu + _idle_in_all(others, GPU) <= self._allowed[GPU]
         return on_host <= self._allowed[HOST] and fits_gpu
+
+
+class _Held:
+    """A lock that a run holds. Any thread lets it go."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._is_held = False
+
+    def take(self) -> None:
+        """Wait for the lock, unless the run holds it."""
+        if not self._is_held:
+            self._lock.acquire()
+            self._is_held = True
+
+    def let_go(self) -> None:
+        """Let the next run take the lock, if this run holds it."""
+        if self._is_held:
+            self._is_held = False
+            self._lock.release()
 
 
 def _idle_in_all(plans: Iterable[Plan], device: DeviceKind) -> int:

@@ -87,10 +87,7 @@ class Fleet:
 
     Attributes:
         plan: what they run.
-        ready_here: no, other processes compute.
     """
-
-    ready_here = False
 
     def __init__(
         self,
