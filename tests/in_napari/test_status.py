@@ -57,6 +57,8 @@ def test_a_cancelled_run_says_what_stays() -> None:
     assert "50% is finished, and stays" in RunStatus(share=0.5).cancelled()
     run.progressed(Progressed(3, 20))
     assert run.cancelled() == "cancelled: 15% is finished, and stays. Press Plan to go on"
+    assert run.progressed(Progressed(2, 3)) == "67%"
+    assert run.cancelled().startswith("cancelled: 67% is finished")
     run.progressed(Progressed(1, 2, "network"))
     assert run.cancelled() == "cancelled: what is finished stays. Press Plan to go on"
 

@@ -15,8 +15,8 @@ from tiny_network import close, expected
 
 import znni
 from znni.napari import form, messages, widget
+from znni.napari.messages import show_in_window
 from znni.napari.task import Planned, Progressed
-from znni.napari.text_window import show_in_window
 from znni.napari.widget import RunWidget
 
 pytestmark = [

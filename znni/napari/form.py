@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +26,17 @@ import znni
 from znni.core.errors import InvalidInput
 from znni.core.plan_options import memory_size
 from znni.core.run_options import parse_channel
-from znni.napari.checks import check_network, check_output, folder_for_outputs, full_name
+from znni.core.shipped import NETWORKS
 from znni.napari.layers import PLACE, offer_layers, scan_files, source_of, voxel_size_of
 from znni.napari.task import Task
+from znni.napari.words import OVERWRITE
 
 VALUES, LABELS, THRESHOLD = "values", "labels of the largest map", "1 above the threshold, else 0"
 CASE = "labels of a whole scan"
 EDGES = {"valid: voxels with all context": "valid", "same: all voxels, with mirrored edges": "same"}
 DEVICES = ("auto", "cpu", "gpu", "cpu+gpu")
 MARGIN = 16  # around the dots of a button, in points of the screen
-NETWORKS = "Networks (*.yaml *.yml *.onnx *.pt2);;All files (*)"
+NETWORK_FILES = "Networks (*.yaml *.yml *.onnx *.pt2);;All files (*)"
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,8 @@ class Form(QWidget):
             raise InvalidInput("no network is chosen; choose one by its name, or a file")
         if not out:
             raise InvalidInput("no output is named; name a file, such as cells.zarr")
-        check_network(network)
-        check_output(out, overwrite=self.overwrite.isChecked())
+        _check_network(network)
+        _check_output(out, overwrite=self.overwrite.isChecked())
         options: dict[str, Any] = {"device": self.device.currentText()}
         if ram := self.ram.text().strip():
             try:
@@ -169,7 +171,7 @@ class Form(QWidget):
         if layer is None or not network or self.out.text() not in ("", self._suggested):
             return
         place = layer.metadata.get(PLACE) or layer.source.path
-        folder = Path(str(place).split(":/")[0]).parent if place else folder_for_outputs()
+        folder = Path(str(place).split(":/")[0]).parent if place else _folder_for_outputs()
         name = layer.name
         for ending in (".nii.gz", Path(name).suffix):
             name = name.removesuffix(ending)
@@ -187,7 +189,7 @@ class Form(QWidget):
         self.device.addItems(DEVICES)
         self.ram.setPlaceholderText("such as 8GiB; else 9/10 of what is available")
         self.channel.setPlaceholderText("all")
-        self.out.setPlaceholderText(f"such as {full_name('cells.zarr')}")
+        self.out.setPlaceholderText(f"such as {_full_name('cells.zarr')}")
 
     def _watch(self) -> None:
         """Note every change of a control."""
@@ -200,7 +202,7 @@ class Form(QWidget):
 
     def _show_full_name(self, name: str) -> None:
         """Show where the output will be: a name alone is in the folder that napari started in."""
-        place = f": {full_name(name.strip())}" if name.strip() else "."
+        place = f": {_full_name(name.strip())}" if name.strip() else "."
         self.out.setToolTip(f"The file to make{place}")
 
     def _note_change(self, *_chosen: object) -> None:
@@ -240,7 +242,7 @@ class Form(QWidget):
         return {
             "File...": lambda: self._choose(
                 self.network.setCurrentText,
-                QFileDialog.getOpenFileName(self, "Network", "", NETWORKS)[0],
+                QFileDialog.getOpenFileName(self, "Network", "", NETWORK_FILES)[0],
             ),
             "Results folder of nnU-Net...": lambda: self._choose(
                 self.network.setCurrentText, QFileDialog.getExistingDirectory(self, "Network")
@@ -263,3 +265,26 @@ class Form(QWidget):
         """Take a name, unless the user has cancelled the dialog."""
         if name:
             take(name)
+
+
+def _check_network(name: str) -> None:
+    """Refuse a network that is not there."""
+    if not NETWORKS.found(Path(name)).exists():
+        raise InvalidInput(f"{name}: no such network file; check the path")
+
+
+def _check_output(name: str, *, overwrite: bool) -> None:
+    """Refuse an output on this machine that exists and may not be replaced."""
+    if not overwrite and Path(name).exists():
+        raise InvalidInput(f"{name} exists; {OVERWRITE}")
+
+
+def _folder_for_outputs() -> Path:
+    """Return the folder in which napari was started, or the user's own if it cannot be written."""
+    here = Path.cwd()
+    return here if os.access(here, os.W_OK) else Path.home()
+
+
+def _full_name(name: str) -> str:
+    """Return the full path of an output. A URL stays as it is."""
+    return name if "://" in name else str(Path(name).absolute())

@@ -58,7 +58,7 @@ class RunStatus:
         self._share = event.done / max(1, event.total)
         left = self._rate.left(event)
         step = event.step or (COMPLETING if event.done == event.total else "")
-        parts = [f"{int(100 * self._share)}%", step, f"{duration(left)} left" if left else ""]
+        parts = [f"{self._share:.0%}", step, f"{duration(left)} left" if left else ""]
         return ", ".join(filter(None, parts))
 
     def cancelled(self) -> str:

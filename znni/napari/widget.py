@@ -26,7 +26,7 @@ from znni.core.errors import ZnniError, in_one_line
 from znni.napari.form import THRESHOLD, Form
 from znni.napari.job import ENDS, Job
 from znni.napari.layers import layer_of
-from znni.napari.messages import show_failure, show_message, show_warning
+from znni.napari.messages import show_failure, show_in_window, show_message, show_warning
 from znni.napari.output import OutputLayer, added
 from znni.napari.status import COMPILING, PLANNING, STARTING, RunStatus
 from znni.napari.task import (
@@ -39,7 +39,6 @@ from znni.napari.task import (
     Progressed,
     Warned,
 )
-from znni.napari.text_window import show_in_window
 from znni.napari.threshold import ThresholdBox
 
 PARTS = 1000  # of the progress bar

@@ -193,5 +193,5 @@ def _fill(made: Any, finer: Any, step: Vec3, coarsening: Coarsening, room: int) 
 
 
 def _cut(extent: int, each: int) -> list[slice]:
-    """Return the parts of an axis, of ``each`` places but for the last."""
-    return [slice(start, min(start + each, extent)) for start in range(0, extent, each)]
+    """Return the parts of an axis, of ``each`` places or, for the last, fewer."""
+    return [slice(start, start + each) for start in range(0, extent, each)]
