@@ -91,14 +91,7 @@ def plan_case(
 ) -> CaseForecast:
     """Predict what ``infer_case`` would take, from the headers of the scan's files.
 
-    Args:
-        files: as for ``infer_case``.
-        network: as for ``infer_case``.
-        out: as for ``infer_case``.
-        overwrite: as for ``infer_case``.
-        change: as for ``infer_case``.
-        cluster: as for ``infer_case``. Nothing is started.
-        limits: as for ``infer_case``.
+    The arguments are those of ``infer_case``. No cluster is started.
 
     Raises:
         InvalidInput: the labels exist, or an argument cannot be used.
@@ -120,11 +113,7 @@ def _asked(
     *,
     overwrite: bool,
 ) -> tuple[Case, NetworkSet]:
-    """Return the case and its networks.
-
-    Raises:
-        InvalidInput: the labels exist and may not be replaced, or a network cannot be read.
-    """
+    """Return the case and its networks."""
     from znni.cases.network_set import networks_at
     from znni.volumes.output_place import check_replaceable
 

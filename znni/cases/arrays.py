@@ -21,11 +21,7 @@ Slices: TypeAlias = tuple[slice, slice, slice, slice]
 
 
 class Maps:
-    """A volume as an array with all four axes, even if it has one map.
-
-    Args:
-        volume: the volume.
-    """
+    """A volume as an array with all four axes, even if it has one map."""
 
     def __init__(self, volume: ArrayVolume) -> None:
         self._volume = volume
@@ -46,11 +42,7 @@ def _box(slices: Sequence[slice], size: Sequence[int]) -> Box:
 
 
 class Stacked:
-    """The maps of several volumes: first all maps of the first volume, and so on.
-
-    Args:
-        arrays: the volumes (f, z, y, x), of equal extents.
-    """
+    """The maps of volumes of equal extents: first all maps of the first volume, and so on."""
 
     def __init__(self, arrays: Sequence[ArrayLike]) -> None:
         self._arrays = arrays
@@ -76,12 +68,7 @@ class Stacked:
 
 
 class OneHot:
-    """A volume of labels as maps of 0 and 1. Each map is 1 where the volume has its label.
-
-    Args:
-        array: the labels (1, z, y, x).
-        labels: the label of each map.
-    """
+    """A volume of labels as maps of 0 and 1. Each map is 1 where the volume has its label."""
 
     def __init__(self, array: ArrayLike, labels: Sequence[int]) -> None:
         self._array = array
@@ -128,12 +115,7 @@ UNTURNED = Turn((0, 1, 2), (False, False, False))
 
 
 class Turned:
-    """A volume whose axes are exchanged and reversed.
-
-    Args:
-        array: the volume (f, z, y, x).
-        turn: the turn.
-    """
+    """A volume whose axes are exchanged and reversed."""
 
     def __init__(self, array: ArrayLike, turn: Turn) -> None:
         self._array = array
@@ -222,8 +204,7 @@ class Renumbered:
 class Overlaid:
     """Labels of several volumes. Where several are not 0, the last one counts.
 
-    Args:
-        arrays: the volumes (1, z, y, x), of equal extents and one type.
+    The volumes have equal extents and one type.
     """
 
     def __init__(self, arrays: Sequence[ArrayLike]) -> None:

@@ -201,9 +201,7 @@ class CaseRun:
     def _look_ahead(self, seen: Scan, sized: Future[CaseMemory]) -> None:
         """Find the memory for the case, and plans, while the scan is unpacked.
 
-        Args:
-            seen: the scan, of which only the header can be read.
-            sized: receives the memory for the case, or why it does not suffice.
+        ``sized`` receives the memory for the case, or why it does not suffice.
         """
         case, networks = self.case, self._networks
         try:

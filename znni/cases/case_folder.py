@@ -144,11 +144,7 @@ def _not_made(case: Case, error: OSError) -> InvalidInput:
 def _identity(
     case: Case, networks: NetworkSet, weights: Sequence[Weights], options: Options
 ) -> bytes:
-    """Return a hash of all that the files of a case's folder depend on.
-
-    Raises:
-        InvalidInput: a file of the scan is not there.
-    """
+    """Return a hash of all that the files of a case's folder depend on."""
     files = [
         (split_dataset(str(file))[1], str(path.resolve()), *_stamp(path))
         for file in case.inputs
@@ -175,9 +171,6 @@ def held(case: Case) -> Iterator[None]:
     """Keep other runs from the folder of a case within a ``with`` block.
 
     If the block fails before a step is finished, the folder is removed.
-
-    Raises:
-        InvalidInput: another run holds it.
     """
     descriptor = os.open(case.folder, os.O_RDONLY) if system.OPENS_FOLDERS else None
     try:
@@ -246,11 +239,7 @@ def _files(scan: Path) -> list[Path]:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """Return the size of a file, and the time when it was changed.
-
-    Raises:
-        InvalidInput: there is no such file.
-    """
+    """Return the size of a file, and the time when it was changed."""
     try:
         found = file.stat()
     except OSError as error:

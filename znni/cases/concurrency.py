@@ -33,10 +33,6 @@ def concurrency(limits: Choices, most: Concurrency) -> Concurrency:
     """Return how many cases are worked on at the same time, by cores and memory.
 
     Each case that is prepared also waits for memory. So this number only bounds it.
-
-    Args:
-        limits: what plans may use.
-        most: what the user allows.
     """
     preparing, writing = by_cores(limits, most)
     by_memory = machine_here(limits).host.memory // SHARE // LABELS_ROOM

@@ -103,11 +103,6 @@ def cases_in(folder: Path, out: Path, rules: CaseRules) -> list[Case]:
     The files of a case are ``NAME_0000``, ``NAME_0001`` and so on, one for each channel, with the
     ending of the network's scans.
 
-    Args:
-        folder: the folder.
-        out: where the labels are made.
-        rules: the steps of a case.
-
     Raises:
         InvalidInput: the folder has no such files.
     """
@@ -295,10 +290,6 @@ def _is_over(computed: Future[Future[CaseReport]]) -> bool:
 class _Account:
     """The account of cases while they are computed.
 
-    Args:
-        total: the number of cases.
-        done: called after each case.
-
     Attributes:
         report: the account so far.
         pending: the cases that are computed or written, in order, each with the result of
@@ -317,11 +308,7 @@ class _Account:
         self._tell()
 
     def settle(self, most: int = 0) -> None:
-        """Note labels that are complete or have failed, in order. Wait until few are left.
-
-        Args:
-            most: the most cases that may still be computed or written.
-        """
+        """Note labels that are complete or have failed, in order. Wait until few are left."""
         while self.pending and (len(self.pending) > most or _is_over(self.pending[0][1])):
             case, computed = self.pending.popleft()
             with self.failing(case):

@@ -168,13 +168,7 @@ def _run_on(machines: CaseCluster, prepared: Preparation, *, probabilities: bool
 
 
 def _seconds(scan: Scan, distinct: Sequence[Preparation], room: CaseMemory) -> dict[str, float]:
-    """Return the seconds of all steps but the network.
-
-    Args:
-        scan: the scan.
-        distinct: its preparations, without equal ones.
-        room: the memory for the case.
-    """
+    """Return the seconds of all steps but the network."""
     voxels, maps = scan.volume.size.volume, scan.volume.features
     packed = scan.volume.pieces is None  # then it is unpacked first, once
     looked = sum(_looked(each.network.scaling) for each in distinct)

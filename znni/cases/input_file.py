@@ -38,13 +38,7 @@ def write_input(
 ) -> None:
     """Write the network's input to a ``.npy`` file, float32 (f, z, y, x).
 
-    Args:
-        scan: the scan.
-        prepared: its preparation.
-        path: the file. It gets its name when it is complete.
-        threads: the number of threads.
-        progress: called with the voxels written, and all voxels to write.
-        room: the bytes for this step.
+    The file gets its name when it is complete.
 
     Raises:
         UnusableValues: a value is NaN, or infinite as float32.

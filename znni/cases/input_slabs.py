@@ -94,14 +94,7 @@ class InputSlabs:
 
 
 def image_slabs(volume: ArrayVolume, resampling: Resampling, threads: int, room: int) -> InputSlabs:
-    """Return the slabs of a scan's image. One box of the crop is read while another is resampled.
-
-    Args:
-        volume: the scan.
-        resampling: the resampling from its crop to the input.
-        threads: the number of threads.
-        room: the bytes for a slab.
-    """
+    """Return the slabs of a scan's image. A box of the crop is read while another is resampled."""
     copies = COPIES_READ + (volume.pieces is None)  # one of turned axes
     each = copies * volume.itemsize + 2 * FLOAT_BYTES
     made = FLOAT_BYTES * volume.features
@@ -114,13 +107,6 @@ def label_slabs(
     """Return the slabs of the previous stage's labels.
 
     The arrays of a slab stay until those of the next one are made.
-
-    Args:
-        itemsize: the bytes of a label in its file.
-        dtype: the type of a label in the input.
-        resampling: the resampling from the crop to the input.
-        threads: the number of threads.
-        room: the bytes for a slab.
     """
     made = np.dtype(dtype).itemsize
     read = (COPIES_READ + 1) * itemsize + 3 * made + 2 * MASK_BYTES

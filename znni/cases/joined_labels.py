@@ -91,18 +91,7 @@ def _table(numbers: Numbers, dtype: np.dtype[Any]) -> NDArray[Any]:
 def without_components(
     scan: Scan, labels: ScanLabels, path: Path, rules: Sequence[Rule], room: int = ROOM
 ) -> ScanLabels:
-    """Return labels without the connected components that rules remove.
-
-    Args:
-        scan: the scan.
-        labels: its labels.
-        path: the file for the result.
-        rules: the rules, one after the other.
-        room: the bytes for this step.
-
-    Raises:
-        InvalidInput: there are too many components.
-    """
+    """Return labels without the connected components that rules remove."""
     volume = StoredVolume(labels.array, str(labels.file))
     slab = components_slab(volume.size, rules, room)
     with path.open("wb") as file:
@@ -127,12 +116,6 @@ def write_labels(
     scan: Scan, labels: ScanLabels, out: Path, progress: Progress = no_progress
 ) -> None:
     """Write the labels of the whole scan, oriented as its files.
-
-    Args:
-        scan: the scan.
-        labels: its labels.
-        out: the file to make.
-        progress: called with the voxels written, and those to write.
 
     Raises:
         RunFailed: reading or writing failed.

@@ -135,27 +135,14 @@ def room_of_files(
 
 
 def check_fits(found: Search) -> None:
-    """Check that a plan of a case's network stays within the memory.
-
-    Args:
-        found: the search for the plan.
-
-    Raises:
-        DoesNotFit: no plan does.
-    """
+    """Check that a plan of a case's network stays within the memory."""
     smallest = found.smallest()
     if any(taken.total > on.memory for taken, on in smallest.limits.values()):
         raise does_not_fit(smallest, found.overhead)
 
 
 def search_for(prepared: Preparation, limits: Choices, *, probabilities: bool = False) -> Search:
-    """Return the search for the plan of a case's network.
-
-    Args:
-        prepared: the preparation of the scan for the network.
-        limits: what plans may use.
-        probabilities: whether probabilities are saved too.
-    """
+    """Return the search for the plan of a case's network."""
     stored = stored_values(prepared.network, probabilities=probabilities)
     return search(
         running(prepared),

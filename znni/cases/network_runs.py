@@ -54,15 +54,6 @@ class NetworkInput(NamedTuple):
 class NetworkRuns:
     """The runs of a case's networks.
 
-    Args:
-        case: the case.
-        networks: the networks.
-        weights: the parameters of each.
-        session: finds plans and keeps them ready.
-        options: what plans may use here.
-        steps: is told of the voxels done.
-        cluster: computes the networks; None: this machine does.
-
     Attributes:
         inputs: the input of each network by its number, as far as they are made.
         reports: the report on each network that was computed here.
@@ -90,11 +81,7 @@ class NetworkRuns:
         self._is_over = False
 
     def plan_ahead(self, seen: Scan) -> None:
-        """Find the plans of all networks that run here, and load the libraries of the first.
-
-        Args:
-            seen: the scan, of which only the header can be read.
-        """
+        """Find the plans of all networks that run here, and load the libraries of the first."""
         for number, network in enumerate(self._networks.networks):
             if not self._is_planned_ahead(number):
                 continue
@@ -105,12 +92,7 @@ class NetworkRuns:
                 backend_of(plan.gpu).check()  # loads its libraries
 
     def build_ahead(self, prepared: Preparation, allowed: int) -> None:
-        """Make the plan of the first network ready, if it is to run here.
-
-        Args:
-            prepared: the preparation of the scan for it.
-            allowed: the bytes of the host that may be taken in all.
-        """
+        """Make the plan of the first network ready, if it is to run here."""
         if self._is_planned_ahead(0):
             asked = self._asked_ahead(0, prepared)
             plan = self._session.plan_ahead(asked)

@@ -26,10 +26,6 @@ class _SetFile(Entry):
 def networks_at(path: Path, change: Callable[[Network], Network] = lambda it: it) -> NetworkSet:
     """Return the networks of a set file, a network file or a results folder of nnU-Net.
 
-    Args:
-        path: the file or folder.
-        change: changes each network, such as its windows.
-
     Raises:
         InvalidInput: it cannot be read, or its networks do not fit together.
     """

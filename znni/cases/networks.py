@@ -41,11 +41,7 @@ class NetworkSet:
 
     @property
     def rules(self) -> CaseRules:
-        """The steps of a case that are the same for all networks: those of the first.
-
-        Raises:
-            InvalidInput: a network file does not describe them.
-        """
+        """The steps of a case that are the same for all networks: those of the first."""
         first, *_ = map(rules_of, self.networks)
         return first
 
@@ -76,9 +72,6 @@ class NetworkSet:
 
         Args:
             given: a file of weights for a single network; None: the files that networks name.
-
-        Raises:
-            InvalidInput: they cannot be read, or a file is given for several networks.
         """
         if given and len(self.networks) > 1:
             raise InvalidInput(
@@ -150,16 +143,7 @@ def _scan_of(network: Network) -> tuple[object, ...]:
 
 
 def _check(own: Sequence[str], grounds: set[str], chosen: dict[str, int]) -> None:
-    """Check the names of labels.
-
-    Args:
-        own: the names in all networks, without backgrounds.
-        grounds: the names of the networks' backgrounds.
-        chosen: the label of each name in the set.
-
-    Raises:
-        InvalidInput: names are missing, unknown or occur twice, or a background is not 0.
-    """
+    """Check the names of labels."""
     problems = [f"{name} occurs twice" for name, times in Counter(own).items() if times > 1]
     problems += [f"{name} is missing" for name in own if name not in chosen]
     for name, label in chosen.items():
@@ -181,11 +165,6 @@ def beside_weights(
 
     The weights of all networks stay in memory while one of them is computed. Without a limit, plans
     take what the machine has left beside them.
-
-    Args:
-        limits: the limits for the whole process.
-        networks: the networks.
-        earlier: the networks of the earlier stages of a cascade.
     """
     sizes = [FLOAT_BYTES * each.held_parameters for each in (*networks.networks, *earlier)]
     others = sum(sizes) - min(sizes)
@@ -196,11 +175,7 @@ def beside_weights(
 
 @contextmanager
 def noting_weights(others: int) -> Iterator[None]:
-    """Note the weights of the other networks on errors of too little memory.
-
-    Args:
-        others: the bytes of these weights.
-    """
+    """Note the weights of the other networks on errors of too little memory."""
     try:
         with counting(others):
             yield
@@ -212,11 +187,7 @@ def noting_weights(others: int) -> Iterator[None]:
 
 @contextmanager
 def counting(beside: int) -> Iterator[None]:
-    """Count other work in errors of steps that do not fit, so that they name enough memory.
-
-    Args:
-        beside: the bytes of a user's limit that this work takes, so that steps may not.
-    """
+    """Count other work in errors of steps that do not fit, so that they name enough memory."""
     try:
         yield
     except StepDoesNotFit as error:

@@ -18,13 +18,7 @@ from znni.core.shapes import FLOAT_BYTES
 
 @contextmanager
 def new_array_file(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[IO[bytes]]:
-    """Yield a new file of an array, at its first value. It gets its name when it is complete.
-
-    Args:
-        path: the file.
-        dtype: the type of the values.
-        shape: the extents.
-    """
+    """Yield a new file of an array, at its first value. It gets its name when it is complete."""
     partial = path.with_name(f"{path.name}.partial")
     with partial.open("wb") as file:
         write_header(file, dtype, shape)
@@ -36,12 +30,7 @@ def new_array_file(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> Iter
 
 @contextmanager
 def file_of_zeros(folder: Path, shape: tuple[int, ...]) -> Iterator[Path]:
-    """Yield a file of an array of float32 that takes no space. It goes after the ``with`` block.
-
-    Args:
-        folder: where it lies.
-        shape: the extents.
-    """
+    """Yield a file of an array of float32 that takes no space. It goes after the ``with`` block."""
     file = NamedTemporaryFile(dir=folder, suffix=".npy", delete=False)  # noqa: SIM115
     path = Path(file.name)
     try:

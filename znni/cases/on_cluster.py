@@ -46,9 +46,6 @@ class CaseCluster:
             are those of this process alone.
         out: the labels of a case.
         beside: the bytes of memory that this process takes while the workers compute.
-
-    Raises:
-        InvalidInput: the cluster's file cannot be used, or an option contradicts it.
     """
 
     def __init__(self, given: str | Path, limits: Choices, out: Path, beside: int = 0) -> None:
@@ -81,11 +78,6 @@ class CaseCluster:
 
     def compute(self, request: Request, folder: Path, progress: Progress) -> ClusterReport:
         """Compute a network over its input.
-
-        Args:
-            request: the run, with weights from a file.
-            folder: the case's folder.
-            progress: called with the voxels done, and all voxels.
 
         Raises:
             InvalidInput: something given cannot be used, or workers do not see the folder.
@@ -166,11 +158,7 @@ def without_devices(options: Options) -> Options:
 
 
 def _weights_in(folder: Path, weights: object, name: str) -> Path | None:
-    """Return a copy of a network's weights in the folder of a case; None if it has none.
-
-    Raises:
-        InvalidInput: they are in memory.
-    """
+    """Return a copy of a network's weights in the folder of a case; None if it has none."""
     assert isinstance(weights, Weights)
     if not weights.layers:
         return None

@@ -99,12 +99,7 @@ def preparation_for(
 
 
 def preparation_of_all(scan: Scan, network: Network) -> Preparation:
-    """Return the preparation of a scan that is not cropped. None of its values is read.
-
-    Raises:
-        InvalidInput: the network has no spacing, its file describes no whole cases, or the scan is
-            too small for it.
-    """
+    """Return the preparation of a scan that is not cropped. None of its values is read."""
     return _preparation(scan, network, Box(ZERO, scan.volume.size), None)
 
 
@@ -121,13 +116,7 @@ def _preparation(scan: Scan, network: Network, crop: Box, mask: ArrayLike | None
 
 
 def _resamplings(scan: Scan, network: Network, size: Vec3) -> tuple[Resampling, Resampling]:
-    """Return the resampling of a scan's crop, and that of the network's output back to it.
-
-    Args:
-        scan: the scan.
-        network: the network.
-        size: the extents of the crop.
-    """
+    """Return the resampling of a scan's crop, and that of the network's output back to it."""
     rules = rules_of(network)
     if rules.align == "none":
         same = Resampling(size, size, (0, 0, 0))
@@ -147,14 +136,8 @@ def filled_mask(
 ) -> ArrayLike:
     """Return the mask of voxels where a map is not 0, and of the holes between them.
 
-    nnU-Net normalizes these voxels. The mask lies in a file.
-
-    Args:
-        scan: the scan.
-        crop: its voxels that count.
-        folder: the folder for the file.
-        room: the bytes for this step.
-        labels: labels (1, z, y, x) over the scan. Voxels with one are in the mask, too.
+    nnU-Net normalizes these voxels. The mask lies in a file. Voxels with a label are in the mask,
+    too.
     """
     volume = scan.volume
 
@@ -199,23 +182,13 @@ def _scaling_within(scan: Scan, crop: Box, mask: ArrayLike, scaling: InputScalin
 
 
 def scaling_bytes(size: Vec3, maps: int, itemsize: int) -> int:
-    """Return the bytes that the statistics of the voxels in a mask take, or for a smaller crop.
-
-    Args:
-        size: the extents of the crop.
-        maps: the maps of the scan.
-        itemsize: the bytes of a stored value.
-    """
+    """Return the bytes that the statistics of the voxels in a mask take, or for a smaller crop."""
     voxels = max(size.y * size.x, min(SLAB_VOXELS, size.volume))
     return voxels * ((2 * maps + 1) * itemsize + 1 + MOMENT_BYTES)
 
 
 def rules_of(network: Network) -> CaseRules:
-    """Return the steps of whole cases.
-
-    Raises:
-        InvalidInput: the network file does not describe them.
-    """
+    """Return the steps of whole cases."""
     if network.case is None:
         raise InvalidInput(
             f"network {network.name} does not say how whole cases are processed; add labels: and "
@@ -231,11 +204,7 @@ def unit_of(network: Network) -> str | None:
 
 
 def spacing_of(network: Network) -> VoxelSize:
-    """Return the extents of the voxels that a network was trained on.
-
-    Raises:
-        InvalidInput: the network file does not have them.
-    """
+    """Return the extents of the voxels that a network was trained on."""
     if network.spacing is None:
         raise InvalidInput(
             f"network {network.name} does not say on which voxels it was trained; write them in "

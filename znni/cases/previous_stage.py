@@ -61,11 +61,6 @@ class PreviousNetwork:
 def open_labels(file: Path, scan: Scan, stage: PreviousStage) -> ArrayLike:
     """Return the labels (1, z, y, x) of the previous stage, oriented as the scan is.
 
-    Args:
-        file: the labels, in the scan's own voxels.
-        scan: the scan.
-        stage: the previous stage.
-
     Raises:
         InvalidInput: the file cannot be read, or has other voxels.
     """
@@ -88,13 +83,7 @@ def write_labels_before(
 ) -> None:
     """Write the labels of the previous stage in the voxels of the network's input.
 
-    Args:
-        scan: the scan.
-        prepared: its preparation.
-        labels: the labels (1, z, y, x) over the scan.
-        path: the file to make, of small integers (1, z, y, x).
-        threads: the number of threads.
-        room: the bytes for this step.
+    They are small integers (1, z, y, x).
 
     Raises:
         InvalidInput: there is a label that the previous stage does not have.
@@ -123,15 +112,7 @@ def write_labels_before(
 def labels_before_bytes(
     scan: Scan, prepared: Preparation, itemsize: int, threads: int, room: int
 ) -> int:
-    """Return the bytes that ``write_labels_before`` takes, or takes for a smaller crop.
-
-    Args:
-        scan: the scan.
-        prepared: its preparation.
-        itemsize: the bytes of a label of the previous stage.
-        threads: the number of threads.
-        room: the bytes for this step.
-    """
+    """Return the bytes that ``write_labels_before`` takes, or takes for a smaller crop."""
     dtype = _type_of(_stage_of(prepared.network))
     taken = label_slabs(itemsize, dtype, _resampling(scan, prepared), threads, room).nbytes
     if prepared.network.scaling.crops:
@@ -142,11 +123,7 @@ def labels_before_bytes(
 
 
 def bytes_of_label(previous: Path | PreviousNetwork | None) -> int:
-    """Return the bytes of a label of the previous stage, as its file has it or will have it.
-
-    Raises:
-        InvalidInput: the file cannot be read.
-    """
+    """Return the bytes of a label of the previous stage, as its file has it or will have it."""
     return open_volume(previous).itemsize if isinstance(previous, Path) else LABEL_BYTES
 
 
@@ -174,14 +151,7 @@ def network_input(
 ) -> Path | ArrayLike:
     """Return the network's input. Write what an earlier run has not written.
 
-    Args:
-        image: the file for the image. Labels are written beside it.
-        scan: the scan.
-        prepared: its preparation.
-        before: the labels of the previous stage over the scan; None: there are none.
-        threads: the number of threads.
-        room: the bytes for this step.
-        progress: called with the voxels written, and all voxels to write.
+    Labels are written beside the file of the image.
     """
     labels = image.with_name(LABELS)
     if not image.exists():

@@ -48,11 +48,6 @@ def write_labels_of_maps(file: Path, network: Network, progress: Progress = no_p
     """Write the labels of the network's maps, and return their file.
 
     The sums that turn maps into probabilities are written beside it.
-
-    Args:
-        file: the file of the maps.
-        network: the network.
-        progress: called with the voxels done, and all voxels.
     """
     maps, made = open_volume(file), file.with_name(LABELS)
     rule = labels_for(network, True, None)
@@ -72,12 +67,7 @@ def write_labels_of_maps(file: Path, network: Network, progress: Progress = no_p
 
 
 def labels_of_maps_bytes(size: Vec3, maps: int) -> int:
-    """Return the bytes that ``write_labels_of_maps`` takes, or takes for a smaller crop.
-
-    Args:
-        size: the extents of the maps.
-        maps: their number.
-    """
+    """Return the bytes that ``write_labels_of_maps`` takes, or takes for a smaller crop."""
     return min(size.volume, max(size.x, PART_VALUES // maps)) * (MAP_BYTES * maps + SUM_BYTES)
 
 
@@ -90,14 +80,8 @@ def write_probabilities(
 ) -> None:
     """Write the probabilities of the whole scan, and how it lies in space.
 
-    Around the crop, the background has the probability 1.
-
-    Args:
-        scan: the scan.
-        prepared: how it was prepared.
-        maps: the file of its maps. Their labels and sums lie beside it.
-        out: the file ``NAME.npz``. ``NAME.pkl`` is written beside it.
-        progress: called with the values written, and those to write.
+    Around the crop, the background has the probability 1. The labels and sums of the maps lie
+    beside them; ``NAME.pkl`` is written beside ``NAME.npz``.
 
     Raises:
         RunFailed: reading or writing failed.

@@ -27,10 +27,6 @@ MARGIN = 24
 class ScanInMemory:
     """A scan as the steps of a case normalize it. It lies in memory.
 
-    Args:
-        scan: the scan.
-        network: the network, whose file describes whole cases.
-
     Attributes:
         crop: the voxels of the scan that count.
         network: the network, with the numbers that normalize this scan.
@@ -69,11 +65,7 @@ class ScanInMemory:
         return normal
 
     def bounds(self, separate: int | None) -> NDArray[np.float64]:
-        """Return the least and the largest value of each map (f, 1, 2), or of its slices.
-
-        Args:
-            separate: the axis across the slices; None: there are none.
-        """
+        """Return the least and the largest value of each map (f, 1, 2), or of its slices."""
         if separate not in self._bounds:
             self._bounds[separate] = self._found_bounds(separate)
         return self._bounds[separate]
@@ -102,12 +94,7 @@ class ScanInMemory:
 
 
 class ResampledScan:
-    """The input of a case's network: a scan that is resampled where it is needed.
-
-    Args:
-        scan: the scan.
-        resampling: the change of voxels.
-    """
+    """The input of a case's network: a scan that is resampled where it is needed."""
 
     def __init__(self, scan: ScanInMemory, resampling: Resampling) -> None:
         self._scan = scan

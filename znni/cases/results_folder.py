@@ -33,9 +33,6 @@ log = logging.getLogger("znni")
 def network_of_results(results: Results) -> Network:
     """Return the network of a results folder, which names its weights. Import it if needed.
 
-    Args:
-        results: the results folder, with the folds and checkpoints to use.
-
     Raises:
         InvalidInput: the folder is not as nnU-Net writes it, or PyTorch is missing.
         RunFailed: the imported network differs from the original.
@@ -56,11 +53,6 @@ def previous_network(
     results: Results, network: Network, adapted: Callable[[Network], Network]
 ) -> PreviousNetwork | None:
     """Return the network of the previous stage, whose results folder lies beside.
-
-    Args:
-        results: the results folder of a network, with the folds and checkpoints to use.
-        network: that network.
-        adapted: returns a network in the windows that the user chose.
 
     Returns:
         The previous stage; None if the network takes a scan alone.

@@ -63,25 +63,12 @@ def open_scan(
 
 
 def look_at_scan(files: Sequence[Path], rules: CaseRules, unit: str | None = None) -> Scan:
-    """Open the files of a case for their headers. To read values from them may take long.
-
-    Args:
-        files: as for ``open_scan``.
-        rules: the steps of the case.
-        unit: as for ``open_scan``.
-
-    Raises:
-        InvalidInput: as for ``open_scan``.
-    """
+    """Open the files of a case for their headers. To read values from them may take long."""
     return _scan_of(files, files, rules, unit)
 
 
 def _check_maps(files: Sequence[Path], volumes: Sequence[ArrayVolume], rules: CaseRules) -> None:
-    """Check that there is a map for each channel.
-
-    Raises:
-        InvalidInput: there are more or fewer maps.
-    """
+    """Check that there is a map for each channel."""
     maps = sum(volume.features for volume in volumes)
     if maps != len(rules.channels):
         found = counted(len(files), "file")
@@ -109,14 +96,7 @@ def _opened(file: Path) -> ArrayVolume:
 def _scan_of(
     files: Sequence[Path], opened: Sequence[Path], rules: CaseRules, unit: str | None
 ) -> Scan:
-    """Return the scan that files hold.
-
-    Args:
-        files: the files, as the user gave them.
-        opened: the files that are read. They hold the same, perhaps decompressed.
-        rules: the steps of the case.
-        unit: as for ``open_scan``.
-    """
+    """Return the scan that files hold."""
     volumes = [_opened(file) for file in opened]
     _check_maps(files, volumes, rules)
     first = volumes[0]
@@ -138,11 +118,6 @@ def _scan_of(
 
 def _spacing(volume: ArrayVolume, file: Path, unit: str | None) -> Point:
     """Return the extents of a scan's voxels, in the unit of the network.
-
-    Args:
-        volume: the scan.
-        file: its file.
-        unit: the unit; None: millimetres, if the file names a unit of length.
 
     Raises:
         InvalidInput: the file does not say how large its voxels are.
@@ -185,12 +160,7 @@ def voxel_axes(scan: Scan) -> NDArray[np.float64]:
 def decompressed(files: Sequence[Path], folder: Path) -> list[Path]:
     """Return files that can be read in any order. Compressed ones are decompressed first.
 
-    Args:
-        files: the files.
-        folder: the folder for decompressed files. Files that are there already are used again.
-
-    Raises:
-        InvalidInput: a file cannot be read.
+    Files that are in the folder already are used again.
     """
     return [not_compressed(file, folder / f"channel-{number}") for number, file in enumerate(files)]
 

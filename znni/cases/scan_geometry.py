@@ -22,12 +22,7 @@ TO_LPS = np.diag([*FLIPPED, 1.0])
 
 
 def geometry_of(scan: Scan, crop: Box) -> dict[str, Any]:
-    """Return the place of a scan, and the box of it that counts.
-
-    Args:
-        scan: the scan.
-        crop: its voxels that count.
-    """
+    """Return the place of a scan, and the box of it that counts."""
     stored = affine_of(scan.stored)
     size = scan.turn.inverse.extents(scan.volume.size)
     turned = turned_affine(stored, scan.turn, size)
@@ -63,13 +58,7 @@ def affine_of(grid: Grid) -> Matrix:
 
 
 def turned_affine(affine: Matrix, turn: Turn, size: Vec3) -> Matrix:
-    """Return the matrix of a scan after a turn.
-
-    Args:
-        affine: the matrix before.
-        turn: the turn.
-        size: the extents (z, y, x) before.
-    """
+    """Return the matrix of a scan after a turn."""
     made = affine.copy()
     for at, (axis, is_reversed) in enumerate(zip(*turn, strict=True)):
         column = affine[:, 2 - axis]

@@ -40,12 +40,8 @@ def slab_planes(size: Vec3) -> int:
 def slab_within(room: int, size: Vec3, nbytes: Callable[[int, int], int]) -> Slab:
     """Return the slab for a step that finds components.
 
-    It has fewer planes if there is no room for many components beside them.
-
-    Args:
-        room: the bytes for the step.
-        size: the extents of the volume.
-        nbytes: returns the bytes of the step, for planes of a slab and for components.
+    It has fewer planes if there is no room for many components beside them. ``nbytes`` returns the
+    bytes of the step, for planes of a slab and for components.
     """
     planes = slab_planes(size)
     each = nbytes(1, 1) - nbytes(1, 0)
@@ -58,15 +54,7 @@ def slab_within(room: int, size: Vec3, nbytes: Callable[[int, int], int]) -> Sla
 
 
 def mask_slab(size: Vec3, maps: int, itemsize: int, room: int, label_bytes: int = 0) -> Slab:
-    """Return the slab in which the mask of voxels that are not 0 is found.
-
-    Args:
-        size: the extents of the crop.
-        maps: the maps of the scan.
-        itemsize: the bytes of a stored value.
-        room: the bytes for the step.
-        label_bytes: the bytes of a label that counts too, if there are labels.
-    """
+    """Return the slab in which the mask of voxels that are not 0 is found."""
     each = maps * itemsize + (2 * label_bytes + 2) * bool(label_bytes)
 
     def nbytes(planes: int, components: int) -> int:
@@ -78,13 +66,7 @@ def mask_slab(size: Vec3, maps: int, itemsize: int, room: int, label_bytes: int 
 
 
 def components_slab(size: Vec3, rules: Sequence[Rule], room: int) -> Slab:
-    """Return the slab in which components of labels are found.
-
-    Args:
-        size: the extents of the crop.
-        rules: the rules by which components are removed.
-        room: the bytes for the step.
-    """
+    """Return the slab in which components of labels are found."""
 
     def nbytes(planes: int, components: int) -> int:
         found = postprocess_bytes(size, rules, planes, LABEL_BYTES, most_components=components)

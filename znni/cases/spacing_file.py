@@ -28,11 +28,7 @@ def spacing_file(scan: Path) -> Path:
 
 
 def read_spacing(scan: Path) -> Point:
-    """Return the extents (z, y, x) of a scan's voxels; 1 if there is no file, as in nnU-Net.
-
-    Raises:
-        InvalidInput: the file cannot be read.
-    """
+    """Return the extents (z, y, x) of a scan's voxels; 1 if there is no file, as in nnU-Net."""
     path = spacing_file(scan)
     try:
         return _Content.model_validate_json(path.read_bytes()).spacing

@@ -18,9 +18,6 @@ def no_step_progress(_step: str, _done: int, _total: int) -> None:
 class Steps:
     """The seconds of a case's steps, and their progress.
 
-    Args:
-        progress: called as steps go on.
-
     Attributes:
         seconds: the seconds of each step so far, by its name.
     """

@@ -31,9 +31,7 @@ Slabs: TypeAlias = Callable[[], Iterator[Float32]]
 def change_values(path: Path, steps: Sequence[ValueStep]) -> None:
     """Change the values in a ``.npy`` file by steps, one after the other.
 
-    Args:
-        path: the file of float32 values (f, z, y, x). An interrupted change leaves it damaged.
-        steps: the steps.
+    An interrupted change leaves the file damaged.
     """
     if not steps:
         return
@@ -47,12 +45,7 @@ def change_values(path: Path, steps: Sequence[ValueStep]) -> None:
 
 
 def changed_bytes(size: Vec3, maps: int) -> int:
-    """Return the bytes that ``change_values`` takes, or takes for fewer values.
-
-    Args:
-        size: the extents of the values.
-        maps: their maps.
-    """
+    """Return the bytes that ``change_values`` takes, or takes for fewer values."""
     plane = maps * size.y * size.x
     return CHANGED_BYTES * max(plane, min(SLAB_VALUES, size.z * plane))
 
@@ -68,11 +61,7 @@ def _changed(change: Change, slabs: Slabs) -> Iterator[Float32]:
 
 
 class _Planes:
-    """The planes of a ``.npy`` file of float32 values (f, z, y, x).
-
-    Args:
-        file: the file.
-    """
+    """The planes of a ``.npy`` file of float32 values (f, z, y, x)."""
 
     def __init__(self, file: BinaryIO) -> None:
         np.lib.format.read_magic(file)

@@ -161,11 +161,7 @@ def verify_case(
 
 
 def _check_simple(networks: NetworkSet) -> None:
-    """Check that labels at a voxel follow from one network and the scan around the voxel.
-
-    Raises:
-        InvalidInput: they do not.
-    """
+    """Check that labels at a voxel follow from one network and the scan around the voxel."""
     rules, problem = networks.rules, None
     if len(networks.networks) > 1 or networks.numbers:
         problem = (
@@ -191,13 +187,7 @@ def _check_simple(networks: NetworkSet) -> None:
 
 
 def _labels(path: Path, scan: Scan, maps: int) -> ArrayVolume:
-    """Return labels, oriented as the scan, in memory: to read a voxel may take a whole file.
-
-    Args:
-        path: their file.
-        scan: the scan.
-        maps: the maps that they have.
-    """
+    """Return labels, oriented as the scan, in memory: to read a voxel may take a whole file."""
     volume = open_volume(path)
     turned = StoredVolume(Turned(Maps(volume), scan.turn), str(path))
     if turned.size != scan.volume.size or volume.features != maps:

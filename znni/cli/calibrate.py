@@ -87,11 +87,7 @@ def calibrate(
 
 
 def _check_not_given(why: str, given: Mapping[str, object]) -> None:
-    """Refuse options that do not go together with others.
-
-    Raises:
-        InvalidInput: one of them is given.
-    """
+    """Refuse options that do not go together with others."""
     for name, value in given.items():
         if value is not None and value is not False:
             said = f"--{name}" if value is True else f"--{name} {value}"

@@ -26,10 +26,6 @@ class CasesProgress:
 
     A network takes longest, so its step hides those of other cases. There is no rate, because cases
     that are finished already, or fail, come in bursts.
-
-    Args:
-        progress: shows a step.
-        cases: all cases, in order.
     """
 
     def __init__(self, progress: Advance, cases: Sequence[Case]) -> None:

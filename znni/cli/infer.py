@@ -313,13 +313,7 @@ def _weights_ahead(
 def _start_processes(
     limits: Choices, *, alone: bool, may_use_gpus: bool
 ) -> tuple[WaitingProcesses | None, Callable[[], object] | None]:
-    """Start processes that take long to start; return them, and what a thread does meanwhile.
-
-    Args:
-        limits: limits and choices for plans.
-        alone: whether a single volume is computed, in this process and those of its GPUs.
-        may_use_gpus: whether this machine's GPUs may be used.
-    """
+    """Start processes that take long to start; return them, and what a thread does meanwhile."""
     from znni.inference.prestart import processes_for
     from znni.machine.gpus import detect_gpus, has_driver, look_at_gpus
 

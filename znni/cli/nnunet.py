@@ -273,11 +273,7 @@ def _in_windows(network: Network, step: float, *, no_mirroring: bool) -> Network
 def _results_folder(
     dataset: str | None, trainer: str, plans: str, configuration: str | None
 ) -> Path:
-    """Return the results folder of a network.
-
-    Raises:
-        InvalidInput: options or the environment do not name it, or there is no such folder.
-    """
+    """Return the results folder of a network."""
     if dataset is None or configuration is None:
         raise InvalidInput("give the network by -d and -c, or its results folder by -m")
     if (root := os.environ.get(RESULTS)) is None:

@@ -52,11 +52,7 @@ def display_of_notebook() -> Any:
 
 
 class NotebookBar:
-    """Shows progress in the output of a notebook's cell.
-
-    Args:
-        display: IPython's function of that name.
-    """
+    """Shows progress in the output of a notebook's cell."""
 
     def __init__(self, display: Any) -> None:
         self._display = display

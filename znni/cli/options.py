@@ -73,12 +73,7 @@ class _Part(NamedTuple):
 
 
 def only(*names: str, **helps: str) -> Any:
-    """Return the default of a parameter that takes some options of a group; others have defaults.
-
-    Args:
-        names: the names of the options.
-        helps: further names, each with a help of this command's own.
-    """
+    """Return the default of a parameter for some options of a group. Others have defaults."""
     return _Part(frozenset({*names, *helps}), helps)
 
 

@@ -214,11 +214,7 @@ def _voxels(volume: ArrayVolume | None, read: InputOptions) -> object:
 def loaded(
     net: Path, windows: WindowOptions, volume: ArrayVolume | None, read: InputOptions
 ) -> tuple[Network, list[str]]:
-    """Return the network, and the warnings about the voxels of its volume.
-
-    Raises:
-        InvalidInput: the network was trained on voxels of another size.
-    """
+    """Return the network, and the warnings about the voxels of its volume."""
     from znni.inference.spacing import check_spacing
     from znni.inference.text_cache import warnings_of_znni
     from znni.network.network_file import load_network
@@ -260,11 +256,7 @@ def formed(network: Network, size: Vec3, limits: Choices, *, as_json: bool) -> N
 
 
 def _check_not_given(**given: object) -> None:
-    """Refuse options that are about one machine.
-
-    Raises:
-        InvalidInput: one of them is given.
-    """
+    """Refuse options that are about one machine."""
     for name, value in given.items():
         if value is not None and value is not False:
             raise InvalidInput(

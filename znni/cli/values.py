@@ -39,11 +39,7 @@ def look_like_extents(text: str) -> bool:
 
 
 def three_extents(text: str, name: str = "--volume") -> Vec3:
-    """Return the three extents in the text of an option.
-
-    Raises:
-        InvalidInput: the text has more or fewer than three.
-    """
+    """Return the three extents in the text of an option."""
     parts = [int(part) for part in _parts(text)]
     if len(parts) != 3:
         given = counted(len(parts), "extent")

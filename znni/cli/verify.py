@@ -89,11 +89,7 @@ def verify(
 def verify_labels(
     out: Path, files: list[Path], net: Path, weights: Path | None, voxels: int, seed: int | None
 ) -> None:
-    """Compute random voxels of a case's labels again.
-
-    Raises:
-        OutputDiffers: a label is wrong.
-    """
+    """Compute random voxels of a case's labels again."""
     from znni.cases.case_folder import Case
     from znni.cases.network_set import networks_at
     from znni.cases.verification import verify_case

@@ -90,11 +90,7 @@ def view(
 
 
 def _run(viewer: Viewer, program: str) -> int:
-    """Run a viewer's program until the viewer is closed, and return its exit code.
-
-    Raises:
-        MissingLibrary: the viewer is not installed beside znni.
-    """
+    """Run a viewer's program until the viewer is closed, and return its exit code."""
     if find_spec(viewer) is None:
         raise MissingLibrary(
             f"{viewer} is not installed beside znni: pip install {PACKAGES[viewer]}"

@@ -18,15 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_suits_cases(*groups: Any, **others: object) -> None:
-    """Refuse options that do not apply to whole cases.
-
-    Args:
-        groups: groups of options. None of them applies.
-        others: further options by name; None: not given.
-
-    Raises:
-        InvalidInput: one is given.
-    """
+    """Refuse options that do not apply to whole cases."""
     given = {name: value for name, value in others.items() if value is not None}
     for group in groups:
         plain = type(group)()
@@ -58,18 +50,6 @@ def show_case(
     dry_run: bool,
 ) -> None:
     """Compute the labels of a scan, and print a report.
-
-    Args:
-        volumes: the files of the scan, as ``znni.infer_case`` takes them.
-        net: a network file, a results folder of nnU-Net, or a set file.
-        windows: the windows that the user chose.
-        weights: the file of a single network's weights; None: the files that networks name.
-        out: the file of the labels; None: one in this folder, named after scan and networks.
-        limits: what plans may use.
-        cluster: the file of a cluster that computes the networks, or ``local:N``; None: this
-            machine does.
-        overwrite: whether to replace an existing file.
-        dry_run: whether to print the plan and the memory, and not to run.
 
     Raises:
         InvalidInput: the labels exist, they are to be a folder, or an argument cannot be used.

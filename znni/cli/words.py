@@ -30,20 +30,11 @@ def on_command_line(text: str) -> str:
 
 
 def echo(text: object, *, err: bool = False) -> None:
-    """Print a text in the words of the command line.
-
-    Args:
-        text: the text, or a value that prints itself.
-        err: whether it goes to stderr.
-    """
+    """Print a text in the words of the command line."""
     typer.echo(on_command_line(str(text)), err=err)
 
 
 def lead_to_picture(*arguments: str) -> None:
-    """Tell a person at a terminal how to look at an output.
-
-    Args:
-        arguments: the arguments of ``znni view``: the volume, the output, and options.
-    """
+    """Tell a person at a terminal how to look at an output."""
     if sys.stdout.isatty():
         echo(f"look at it: {shlex.join(['znni', 'view', *arguments])}")

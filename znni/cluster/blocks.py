@@ -26,13 +26,7 @@ def box_of(voxels: float, output: Vec3) -> Vec3:
 
 
 def best_block(patch: Vec3, output: Vec3, voxels: float) -> Vec3:
-    """Return the extents of a block of whole patches.
-
-    Args:
-        patch: extents of a patch.
-        output: extents of the output.
-        voxels: the most voxels of a block, if that is a patch or more.
-    """
+    """Return the extents of a block of whole patches."""
     counts = [1, 1, 1]
     most = output.ceil_div(patch)
     while True:

@@ -106,9 +106,6 @@ class Child:
     """Answers the calls that come through a connection.
 
     Once a block has come, only blocks and ``Account`` may follow.
-
-    Args:
-        connection: to the worker that has started this process.
     """
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
@@ -291,11 +288,7 @@ def job_ends() -> float | None:
 
 
 def machinery(choices: Choices) -> Machinery:
-    """Return what the results of this process depend on.
-
-    Args:
-        choices: say whether it may use a GPU.
-    """
+    """Return what the results of this process depend on."""
     found = {"znni": __version__, "python": platform.python_version()}
     for name in (*LIBRARIES, *GPU_LIBRARIES):
         with suppress(PackageNotFoundError):

@@ -22,14 +22,6 @@ def steady_plan(required: Requirements, block: Vec3, machine: Machine) -> Plan:
 
     The fastest plan for a single block often has smaller patches, so that its first patch is read
     and its last one written sooner.
-
-    Args:
-        required: requirements of the whole output, in all of which blocks lie.
-        block: the extents of a block.
-        machine: the machine to plan for.
-
-    Raises:
-        DoesNotFit: no plan stays within the machine's memory.
     """
     search = planning.search_for(required, machine, sweeps=False)
     search = replace(search, output=block)
@@ -42,11 +34,6 @@ def plan_to_share(alone: Plan, workers: int, asked: OpenRequest) -> Plan:
 
     Its patches are the blocks that workers are given. The fastest plan for one worker may have a
     single patch, which would leave all others idle.
-
-    Args:
-        alone: the fastest plan for one worker.
-        workers: how many there are.
-        asked: what they compute.
     """
     job, machine = asked.job, machine_here(asked.choices)
     plans = [alone]

@@ -66,10 +66,7 @@ class Coordinator:
         return self._workers.tally
 
     def make_plan(self, given: Plan | None = None) -> str:
-        """Have the first worker make the plan, and return it as JSON.
-
-        Args:
-            given: a plan made earlier, which the worker checks instead.
+        """Have the first worker make the plan, or check a given one, and return it as JSON.
 
         Raises:
             ZnniError: the first worker cannot make one, or cannot run the given one.
@@ -172,11 +169,7 @@ class Coordinator:
             )
 
     def _take(self, came: Answered) -> int | None:
-        """Take an answer. Return the number of the block if one is finished by it.
-
-        Raises:
-            ZnniError: the input, the network or an option cannot be used by any worker.
-        """
+        """Take an answer. Return the number of the block if one is finished by it."""
         if came.answer.where:
             log.info("%s: %s", self._name(came.worker), came.answer.where)
         if isinstance(came.call, Compute):

@@ -55,11 +55,6 @@ SETTINGS = {
 class EnginePlugin(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     """Starts the process that computes, on every worker that joins, and ends it with the worker.
 
-    Args:
-        recipe: what it computes.
-        limits: what the workers of a group may use, by the group's name.
-        only: the name of the only group; empty if there are several.
-
     Attributes:
         name: tells this run from others on the same scheduler.
     """
@@ -98,12 +93,7 @@ def _share_of_gpus(index: int, gpus: int) -> str:
 
 
 def hand_on(call: Call, plugin: str) -> Answer:
-    """Pass a call on to this worker's child process, and return its answer.
-
-    Args:
-        call: the call.
-        plugin: name of the plugin that has started the process.
-    """
+    """Pass a call on to this worker's child process, and return its answer."""
     engine = get_worker().plugins[plugin].engine
     answer: Answer = engine.ask(call)
     return answer
@@ -136,11 +126,7 @@ class DaskEngine:
         self._asked: dict[str, dict[str, Future]] = {}
 
     def workers(self) -> dict[str, str]:
-        """Return the names of the workers that are there, by address.
-
-        Raises:
-            RunFailed: the scheduler is gone.
-        """
+        """Return the names of the workers that are there, by address."""
         if self._client.status != "running":
             raise RunFailed("the cluster's scheduler is gone")
         try:
@@ -181,14 +167,7 @@ class DaskEngine:
         future.add_done_callback(lambda done: loop.add_callback(self._fetch, worker, call, done))
 
     def completed(self, timeout: float) -> Iterator[Answered]:
-        """Yield the answers that have come, after waiting for the first one.
-
-        Args:
-            timeout: how many seconds to wait for it.
-
-        Raises:
-            RunFailed: the scheduler is gone.
-        """
+        """Yield the answers that have come, after waiting for the first one."""
         while True:
             try:
                 came = self._answers.get(timeout=timeout)
@@ -309,12 +288,7 @@ def engine_on(there: DaskCluster, recipe: Recipe, *, stay: bool) -> Iterator[Das
 
 
 def _start_engines(client: Client, plugin: EnginePlugin) -> None:
-    """Start the process that computes on every worker that is there or comes.
-
-    Raises:
-        RunFailed: the scheduler is gone.
-        InvalidInput: a worker cannot run znni.
-    """
+    """Start the process that computes on every worker that is there or comes."""
 
     async def register() -> None:
         await client.register_plugin(plugin)

@@ -39,10 +39,6 @@ class EngineProcess:
     process replaces it. The caller has taken back the blocks by then.
 
     Any thread may ask.
-
-    Args:
-        recipe: what it computes.
-        limits: what it may use.
     """
 
     def __init__(self, recipe: Recipe, limits: Limits) -> None:
@@ -134,11 +130,7 @@ class _Running:
             self._connection.send((number, call))
 
     def kill(self) -> None:
-        """End it at once, and wait until it is gone.
-
-        Raises:
-            RunFailed: it does not end.
-        """
+        """End it at once, and wait until it is gone."""
         self._process.kill()
         if not self._gone.wait(END_SECONDS):
             raise RunFailed(

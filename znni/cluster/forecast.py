@@ -321,16 +321,7 @@ def _whole_run(
     wanted: NewOutput,
     itemsize: int,
 ) -> Forecast:
-    """Return the forecast of all groups together.
-
-    Args:
-        parts: the part of each group.
-        job: which output is wanted.
-        block: the extents of a block.
-        limits: limits of the storage.
-        wanted: the output.
-        itemsize: bytes of a stored input value.
-    """
+    """Return the forecast of all groups together."""
     output = job.output
     blocks = output.ceil_div(block).volume
     alone = _scheduled(parts, blocks)

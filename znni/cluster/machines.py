@@ -81,15 +81,7 @@ class Machines:
 
     @contextmanager
     def engine(self, recipe: Recipe) -> Iterator[Engine]:
-        """Have the workers compute a run within a ``with`` block.
-
-        Args:
-            recipe: what they compute.
-
-        Raises:
-            InvalidInput: a library is missing, or no scheduler answers.
-            RunFailed: the processes of the cluster do not start.
-        """
+        """Have the workers compute a run within a ``with`` block."""
         try:
             from znni.cluster.dask_engine import dask_cluster, engine_on
         except ImportError as error:
@@ -119,13 +111,7 @@ class Machines:
 
 
 def _shared_out(cluster: Cluster, choices: Choices, leaving: int) -> Cluster:
-    """Return a local cluster whose workers share this machine's memory and cores.
-
-    Args:
-        cluster: the cluster.
-        choices: limits and choices for plans.
-        leaving: the bytes of memory that this process takes meanwhile.
-    """
+    """Return a local cluster whose workers share this machine's memory and cores."""
     if len(cluster.groups) > 1:
         raise InvalidInput(
             f"a local cluster has {len(cluster.groups)} groups, and its workers are all alike; "
@@ -151,16 +137,7 @@ def _sharing(cluster: Cluster) -> int:
 
 
 def _with_limits(cluster: Cluster, choices: Choices, leaving: int) -> Cluster:
-    """Return the cluster with the limits of its workers, if they are of this machine.
-
-    Args:
-        cluster: the cluster.
-        choices: limits and choices for plans.
-        leaving: as for ``_shared_out``.
-
-    Raises:
-        InvalidInput: an option contradicts the cluster file, or this machine has too little memory.
-    """
+    """Return the cluster with the limits of its workers, if they are of this machine."""
     device, gpus = choices.device, choices.gpus
     if str(gpus) != "1":
         raise InvalidInput(

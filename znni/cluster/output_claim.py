@@ -27,13 +27,6 @@ class OutputClaim:
 
     No file is locked, because some shared file systems have no locks. The process renews the file
     while it lives. At the end it deletes the file, or empties it where files are only replaced.
-
-    Args:
-        files: the folder of the output's ledger.
-        output: name of the output, for messages.
-
-    Raises:
-        InvalidInput: another process hands out the blocks.
     """
 
     def __init__(self, files: Files, output: str) -> None:

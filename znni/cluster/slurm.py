@@ -96,9 +96,6 @@ class SlurmCluster(SpecCluster):  # type: ignore[misc]  # Dask has no types
         Dask notices the end of a worker that has joined. It waits for ever for the worker of a job
         that ends before. A job has ended if two calls in a row find it so.
 
-        Args:
-            joined: names of the workers that are there.
-
         Raises:
             RunFailed: all jobs end before a worker joins.
         """

@@ -160,12 +160,7 @@ class Workers(dict[str, Worker]):
         self._reference: Machinery | None = None
 
     def look(self) -> None:
-        """Note which workers have come or gone, and have those that are missing started again.
-
-        Raises:
-            RunFailed: the scheduler is gone.
-            ZnniError: every worker is shut out; this is the last one's error.
-        """
+        """Note which workers have come or gone, and have those that are missing started again."""
         now = self._clock()
         if now - self._looked < LOOK_EVERY:
             return

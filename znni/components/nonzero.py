@@ -38,14 +38,7 @@ class NonzeroMask:
     holes: Painting
 
     def slab(self, box: Box) -> NDArray[np.bool_]:
-        """Read a slab again, and return its mask (z, y, x).
-
-        Args:
-            box: one of ``slab_boxes``, with as many planes as before.
-
-        Raises:
-            InvalidInput: the slab has other values than before.
-        """
+        """Read a slab again, with as many planes as before, and return its mask (z, y, x)."""
         mask = _nonzero(self.read(box))
         self.holes.apply(box, mask)
         return mask
@@ -59,12 +52,6 @@ def nonzero_mask(
     most_components: int = MOST_COMPONENTS,
 ) -> NonzeroMask:
     """Return the mask of voxels that are not 0 in a volume, with its holes filled.
-
-    Args:
-        read: returns the values (f, z, y, x) of a slab.
-        extents: extents of the volume.
-        slab: planes of a slab.
-        most_components: the most components of all slabs together.
 
     Raises:
         InvalidInput: the voxels that are 0 have more components.
@@ -101,15 +88,7 @@ def nonzero_bytes(
     *,
     most_components: int = MOST_COMPONENTS,
 ) -> int:
-    """Return the most bytes that ``nonzero_mask`` takes, with the arrays that ``read`` returns.
-
-    Args:
-        extents: extents of the volume.
-        slab: planes of a slab.
-        maps: the maps of the volume.
-        itemsize: bytes of a value.
-        most_components: the most components of all slabs together.
-    """
+    """Return the most bytes that ``nonzero_mask`` takes, with the arrays that ``read`` returns."""
     values = min(slab, extents.z) * extents.y * extents.x * maps * itemsize
     masks = components_bytes(extents, slab, 1, most_components=most_components)
     return values + masks

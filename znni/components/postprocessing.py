@@ -45,16 +45,7 @@ def postprocess(
     """Apply rules to the labels of a volume, one after the other.
 
     The volume is read once for each group of rules, and once more to write. It takes
-    ``postprocess_bytes``.
-
-    Args:
-        read: returns the labels (z, y, x) of a slab.
-        write: takes the labels of each slab, in order. It may write to the volume that is read.
-        extents: extents of the volume.
-        rules: the rules.
-        slab: planes of a slab.
-        voxel_volume: cubic millimetres of a voxel, for rules with volumes.
-        most_components: the most components of all slabs together.
+    ``postprocess_bytes``. ``write`` may write to the volume that ``read`` reads.
 
     Raises:
         InvalidInput: there are more components, or a rule needs the unknown volume of a voxel. Or
@@ -122,15 +113,7 @@ def postprocess_bytes(
     *,
     most_components: int = MOST_COMPONENTS,
 ) -> int:
-    """Return the most bytes that ``postprocess`` takes, with the arrays that ``read`` returns.
-
-    Args:
-        extents: extents of the volume.
-        rules: the rules.
-        slab: planes of a slab.
-        itemsize: bytes of a label.
-        most_components: the most components of all slabs together.
-    """
+    """Return the most bytes that ``postprocess`` takes, with the arrays that ``read`` returns."""
     written = min(slab, extents.z) * extents.y * extents.x * itemsize
     each = COMPONENT_BYTES + REMOVAL_BYTES * len(groups_of(rules))
     return slab_bytes(extents, slab, itemsize) + written + most_components * each

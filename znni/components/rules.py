@@ -22,9 +22,6 @@ class KeepLargest:
         labels: the labels whose voxels form components together.
         background: the label that removed voxels get.
         connectivity: the neighbours of each voxel: 6, 18 or 26.
-
-    Raises:
-        InvalidInput: a number is out of range.
     """
 
     labels: tuple[int, ...]
@@ -35,12 +32,7 @@ class KeepLargest:
         _check(self)
 
     def removed(self, voxels: NDArray[np.int64], voxel_volume: float | None) -> NDArray[np.bool_]:  # noqa: ARG002
-        """Return whether each component is removed.
-
-        Args:
-            voxels: the voxels of each component of these labels.
-            voxel_volume: not needed.
-        """
+        """Return whether each component is removed."""
         return np.asarray(voxels < voxels.max(initial=0))
 
 
@@ -76,10 +68,6 @@ class RemoveSmall:
 
     def removed(self, voxels: NDArray[np.int64], voxel_volume: float | None) -> NDArray[np.bool_]:
         """Return whether each component is removed.
-
-        Args:
-            voxels: the voxels of each component of these labels.
-            voxel_volume: cubic millimetres of a voxel.
 
         Raises:
             InvalidInput: the rule has a volume, and the volume of a voxel is not known.

@@ -1,7 +1,8 @@
 """The loops over runs: neighbouring voxels of a row that have the same class.
 
 Rows are numbered plane by plane. Runs are numbered over all rows, in the order of their voxels.
- So a component's first run has the lowest number, and it holds its first voxel.
+So a component's first run has the lowest number, and it holds its first voxel. A run's parent is
+an earlier run of its tree, or the run itself.
 """
 
 from __future__ import annotations
@@ -12,12 +13,7 @@ from znni.primitives.cpu.common.numba_kernel import numba_kernel
 
 @numba_kernel
 def count_changes(values, found):  # type: ignore[no-untyped-def]
-    """Count the places where a row's next value differs, as ``found[0]``.
-
-    Args:
-        values: labels (rows, x).
-        found: integers (1,).
-    """
+    """Count the places where a row's next value differs, as ``found[0]``."""
     total = 0
     for row in range(values.shape[0]):
         line = values[row]
@@ -90,18 +86,7 @@ def _unite(parent, one, other):  # type: ignore[no-untyped-def]
 
 @lazy_njit(nogil=True)
 def _join_rows(here, there, reach, first, begin, end, kind, parent):  # type: ignore[no-untyped-def]
-    """Unite the runs of two rows that touch and have the same class.
-
-    Args:
-        here: a row.
-        there: the other row.
-        reach: how far apart along x touching voxels may lie: 0 or 1.
-        first: the first run of each row.
-        begin: the first x of each run.
-        end: the x after each run.
-        kind: the class of each run.
-        parent: the tree of each run.
-    """
+    """Unite the runs of two rows that lie at most ``reach`` apart and have the same class."""
     near, after = first[there], first[there + 1]
     for run in range(first[here], first[here + 1]):
         while near < after and end[near] + reach <= begin[run]:
@@ -149,12 +134,7 @@ def join_runs(first, begin, end, kind, height, steps, parent):  # type: ignore[n
 
 @numba_kernel
 def number_trees(parent, found):  # type: ignore[no-untyped-def]
-    """Replace each run's parent by the number of its tree. Trees are numbered by their roots.
-
-    Args:
-        parent: an earlier run of the tree, or the run itself.
-        found: receives the number of trees (1,).
-    """
+    """Replace each run's parent by the number of its tree. Trees are numbered by their roots."""
     count = 0
     for run in range(parent.size):
         if parent[run] == run:
@@ -167,13 +147,7 @@ def number_trees(parent, found):  # type: ignore[no-untyped-def]
 
 @numba_kernel
 def unite_components(parent, component, tree):  # type: ignore[no-untyped-def]
-    """Unite the components whose runs are in one tree.
-
-    Args:
-        parent: an earlier run of the tree of each run, or the run itself.
-        component: the component of each run.
-        tree: the parent of each component; receives the united trees.
-    """
+    """Unite the components whose runs are in one tree."""
     for run in range(parent.size):
         if parent[run] != run:
             _unite(tree, component[run], component[parent[run]])
@@ -181,16 +155,7 @@ def unite_components(parent, component, tree):  # type: ignore[no-untyped-def]
 
 @numba_kernel
 def count_voxels(begin, end, kind, component, voxels, kinds):  # type: ignore[no-untyped-def]
-    """Add up the voxels of each component.
-
-    Args:
-        begin: the first x of each run.
-        end: the x after each run.
-        kind: the class of each run.
-        component: the component of each run.
-        voxels: receives the voxels of each component, from 0 on.
-        kinds: receives the class of each component.
-    """
+    """Add up the voxels of each component."""
     for run in range(component.size):
         voxels[component[run]] += end[run] - begin[run]
         kinds[component[run]] = kind[run]
@@ -220,17 +185,7 @@ def bound_components(first, begin, end, component, height, start, stop):  # type
 
 @numba_kernel
 def paint_runs(first, begin, end, component, chosen, paint, values):  # type: ignore[no-untyped-def]
-    """Give the voxels of some components a value.
-
-    Args:
-        first: the first run of each row, and the number of runs.
-        begin: the first x of each run.
-        end: the x after each run.
-        component: the component of each run.
-        chosen: whether a component is painted.
-        paint: the value of each component.
-        values: receives the values (rows, x).
-    """
+    """Give the voxels of some components a value."""
     for row in range(first.size - 1):
         for run in range(first[row], first[row + 1]):
             if chosen[component[run]]:

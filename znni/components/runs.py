@@ -92,10 +92,7 @@ TRUE, FALSE = classes_of([(1,)]), classes_of([(0,)])
 def label_slab(labels: Labels, classes: Classes, connectivity: Connectivity) -> Labelled:
     """Return the components of each class in a slab.
 
-    Args:
-        labels: labels (z, y, x), or a mask.
-        classes: the class of each label. Voxels of class 0 have no component.
-        connectivity: which voxels are neighbours.
+    Voxels of class 0 have no component.
 
     Raises:
         InvalidInput: the labels have a type of more than 16 bits.
@@ -114,16 +111,7 @@ def paint_slab(
 ) -> None:
     """Give the voxels of some components of a slab a value.
 
-    Args:
-        labels: labels (z, y, x), or a mask.
-        classes: the class of each label.
-        connectivity: which voxels are neighbours.
-        chosen: whether each component of the slab is painted.
-        paint: the value of each component.
-        values: receives the values, in C order. It may be the same array as ``labels``.
-
-    Raises:
-        InvalidInput: the slab has more or fewer components than ``chosen``.
+    ``values`` may be the same array as ``labels``.
     """
     runs, component, total = label_slab(labels, classes, connectivity)
     if total != len(chosen):
@@ -140,11 +128,7 @@ def unite_planes(
 ) -> None:
     """Unite the components that touch in two neighbouring planes, of two slabs.
 
-    Args:
-        above: the last plane of a slab.
-        below: the first plane of the next one.
-        connectivity: which voxels are neighbours.
-        tree: the parent of each component of all slabs; receives the united trees.
+    ``tree`` receives the united trees.
     """
     one, other = above.runs, below.runs
     both = Runs(
@@ -159,11 +143,7 @@ def unite_planes(
 
 
 def _flat(labels: Labels) -> NDArray[np.unsignedinteger]:
-    """Return labels as rows of unsigned numbers (rows, x).
-
-    Raises:
-        InvalidInput: the labels have a type of more than 16 bits.
-    """
+    """Return labels as rows of unsigned numbers (rows, x)."""
     if labels.dtype.kind not in "biu" or labels.dtype.itemsize > 2:
         raise InvalidInput(
             f"labels have the type {labels.dtype}; give integers of at most 16 bits, such as uint16"

@@ -51,11 +51,6 @@ def slab_bytes(extents: Vec3, slab: int, itemsize: int) -> int:
     """Return the most bytes that labelling takes for slabs, without its tables of components.
 
     It takes as many if no two neighbouring voxels of a row have the same label.
-
-    Args:
-        extents: extents of the volume.
-        slab: planes of a slab.
-        itemsize: bytes of a label.
     """
     plane = extents.y * extents.x
     labelling = plane * (2 * itemsize + RUN_BYTES) + extents.y * ROW_BYTES
@@ -119,12 +114,7 @@ class Painting(NamedTuple):
     def apply(self, box: Box, labels: Labels) -> None:
         """Give the voxels of a slab their values, in place of their labels.
 
-        Args:
-            box: one of ``slab_boxes``.
-            labels: its labels in C order, as they were when the components were found.
-
-        Raises:
-            InvalidInput: the slab has more or fewer components than before.
+        The labels are as they were when the components were found.
         """
         part = slab_part(self.first, box.start.z // self.slab)
         chosen = self.chosen[part]
@@ -139,16 +129,7 @@ def slab_part(first: NDArray[np.int64], index: int) -> slice:
 
 
 def tables_of(labelled: Labelled, planes: int, most: int) -> Tables:
-    """Return the tables that are kept of a slab.
-
-    Args:
-        labelled: its components.
-        planes: its planes.
-        most: the most components.
-
-    Raises:
-        InvalidInput: there are more components.
-    """
+    """Return the tables that are kept of a slab."""
     _check_count(labelled.total, most)
     runs, component, total = labelled
     voxels, kind = np.zeros(total, np.int64), np.empty(total, np.uint16)
@@ -157,16 +138,7 @@ def tables_of(labelled: Labelled, planes: int, most: int) -> Tables:
 
 
 def joined(slabs: Iterable[Tables], connectivity: Connectivity, most: int) -> Joined:
-    """Return the components of a volume, joined from the tables of its slabs.
-
-    Args:
-        slabs: the tables of each slab, in order.
-        connectivity: which voxels are neighbours.
-        most: the most components.
-
-    Raises:
-        InvalidInput: there are more components.
-    """
+    """Return the components of a volume, joined from the tables of its slabs."""
     first, parent = [0], np.empty(0, np.int64)
     voxels, kind = [], []
     bottom: Labelled | None = None

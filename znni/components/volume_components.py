@@ -86,15 +86,7 @@ class Components:
         return Box(start, stop)
 
     def numbers(self, box: Box, labels: Labels) -> NDArray[np.signedinteger]:
-        """Return the component of each voxel of a slab, from 1 on. 0 means no component.
-
-        Args:
-            box: the slab.
-            labels: its labels, as they were when the components were found.
-
-        Raises:
-            InvalidInput: the labels have more or fewer components than before.
-        """
+        """Return the component of each voxel of a slab, from 1 on. 0 means no component."""
         numbers = np.zeros(labels.shape, index_type(len(self) + 1))
         number = self.tables.number[slab_part(self.tables.first, box.start.z // self.slab)]
         everyone = np.ones(number.size, bool)
@@ -154,14 +146,7 @@ def components_bytes(
     *,
     most_components: int = MOST_COMPONENTS,
 ) -> int:
-    """Return the most bytes that ``find_components`` takes, with the arrays that ``read`` returns.
-
-    Args:
-        extents: extents of the volume.
-        slab: planes of a slab.
-        itemsize: bytes of a label.
-        most_components: the most components of all slabs together.
-    """
+    """Return the most bytes that ``find_components`` takes, with the arrays that it reads."""
     tables = most_components * (COMPONENT_BYTES + BOX_BYTES)
     return slab_bytes(extents, slab, itemsize) + tables
 

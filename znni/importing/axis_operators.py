@@ -31,11 +31,7 @@ MODES: dict[str, Beyond | None] = {
 
 
 def axes_of_one(call: OperatorCall) -> None:
-    """Read an operator that adds or takes away axes of globally pooled values.
-
-    Raises:
-        InvalidInput: the value has samples, which would not stay in their axes.
-    """
+    """Read an operator that adds or takes away axes of globally pooled values."""
     if not call.held.is_pooled:
         call.refuse(
             "adds or takes away an axis; samples keep their axes (1, f, z, y, x) here, also in an "

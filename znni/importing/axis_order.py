@@ -33,22 +33,12 @@ def order_of(axes: str) -> tuple[int, int, int]:
 
 
 def in_order(values: Sequence[int], order: Sequence[int]) -> Vec3:
-    """Return the values of three axes in another order.
-
-    Args:
-        values: a value for each axis of the network.
-        order: the axes of the network that are z, y and x.
-    """
+    """Return the values of three axes in another order."""
     return Vec3(*(int(values[axis]) for axis in order))
 
 
 def reordered(found: Found, order: Sequence[int]) -> Found:
-    """Return the contents of a source for input whose axes are z, y, x.
-
-    Args:
-        found: the contents as the source has them.
-        order: the axes of the network that are z, y and x.
-    """
+    """Return the contents of a source for input whose axes are z, y, x."""
     graph, original = found.graph, found.original
     steps = (GraphStep(_value(s.operation, order), s.reads, s.value) for s in graph.steps)
     graph = replace(graph, steps=tuple(steps), margin=_value(graph.margin, order))

@@ -126,10 +126,6 @@ class _Scaling:
 def input_scaling(tensor: Tensor, maps: int) -> tuple[InputScaling, tuple[Operation, ...]]:
     """Return how stored values are scaled, and the steps that follow before the network.
 
-    Args:
-        tensor: the input.
-        maps: its maps.
-
     Raises:
         InvalidInput: a step of preprocessing is nothing that znni does.
     """
@@ -142,10 +138,6 @@ def input_scaling(tensor: Tensor, maps: int) -> tuple[InputScaling, tuple[Operat
 
 def output_steps(tensor: Tensor, maps: int) -> tuple[tuple[Operation, ...], float | None]:
     """Return the steps after a network, and the threshold of the last one if it has one.
-
-    Args:
-        tensor: the output.
-        maps: its maps.
 
     Raises:
         InvalidInput: a step of postprocessing is nothing that znni does.

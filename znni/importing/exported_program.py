@@ -72,9 +72,6 @@ def check_operators(program: Any) -> None:
     """Check that all operators of a ``torch.export.ExportedProgram`` are known here.
 
     It reads the program in memory, because to save a large one takes as long as to export it.
-
-    Raises:
-        NotExpressed: an operator is not known, so the network is not imported for any size.
     """
     of_input, calls = set(program.graph_signature.user_inputs), list[tuple[str, str]]()
     for node in program.graph.nodes:

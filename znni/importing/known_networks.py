@@ -53,12 +53,6 @@ def known_classes() -> str:
 def built(library: str, name: str, given: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
     """Return a network of a known class, with the parameters of a state dict.
 
-    Args:
-        library: a key of ``KNOWN``.
-        name: one of its classes.
-        given: the arguments to make the network.
-        arrays: the parameters by name.
-
     Raises:
         InvalidInput: the library is not installed, or arguments or parameters do not suit it.
     """

@@ -43,11 +43,7 @@ class Joined:
 
 
 def margin_of_join(origin: str, values: Sequence[Joined]) -> Padding:
-    """Return the margin of a join.
-
-    Args:
-        origin: the join.
-        values: the values that it reads. All have the same size.
+    """Return the margin of a join of values of the same size.
 
     Raises:
         Unsuited: the source does not crop each value to its centre, so it joins other samples.
@@ -77,10 +73,6 @@ def _cropped(size: Vec3, smallest: Vec3) -> Padding:
 def margin_after(operation: Operation, margin: Padding) -> Padding:
     """Return the margin of an operation's output.
 
-    Args:
-        operation: the operation.
-        margin: the margin of its input.
-
     Raises:
         Unsuited: without the crop, the operation would give other samples within the margin.
     """
@@ -109,11 +101,7 @@ def unneeded_crop(reader: str, margin: Padding) -> Unsuited:
 
 
 def margins(read: Callable[[Vec3], Graph]) -> Callable[[Vec3], Padding]:
-    """Return a function that takes the size of a source's input and returns its output's margin.
-
-    Args:
-        read: function that reads the source for a size.
-    """
+    """Return a function that takes the size of a source's input and returns its output's margin."""
 
     def margin(size: Vec3) -> Padding:
         try:

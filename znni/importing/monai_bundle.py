@@ -46,9 +46,6 @@ def is_bundle(path: Path) -> bool:
 def read_bundle(path: Path) -> Found:
     """Return the network of a bundle, with its windows, labels and the steps of whole cases.
 
-    Args:
-        path: the folder of the bundle.
-
     Raises:
         InvalidInput: a file is missing or damaged. Or the bundle has a network, a transform or an
             expression that is not known here.

@@ -150,10 +150,6 @@ def _lists(value: Any) -> Any:
 def component_of(value: Any, what: str) -> Component | None:
     """Return the component that a value describes; None if it is switched off.
 
-    Args:
-        value: the value.
-        what: its name, for messages.
-
     Raises:
         InvalidInput: the value is no component.
     """
@@ -178,11 +174,7 @@ def components_of(value: Any, what: str) -> Iterator[Component]:
 
 
 def check_plain(value: Any, what: str) -> None:
-    """Check that a value has no expression in it.
-
-    Raises:
-        InvalidInput: it has one.
-    """
+    """Check that a value has no expression in it."""
     if isinstance(value, Expression):
         raise InvalidInput(
             f"{what} is the expression {value}, and znni evaluates none; write its value there"

@@ -204,10 +204,6 @@ class After:
 def steps_after(transforms: Iterable[Component], before: Before) -> After:
     """Return the steps that transforms after the network stand for.
 
-    Args:
-        transforms: the transforms.
-        before: the steps before the network.
-
     Raises:
         InvalidInput: a transform, an argument or an order is not known here.
     """

@@ -38,9 +38,6 @@ def check_writable(out: Path, source: object, *, overwrite: bool) -> None:
         out: path of the network file.
         source: the import's source; if it is a file, it is never replaced.
         overwrite: replace an existing network.
-
-    Raises:
-        InvalidInput: the network may not be written.
     """
     if out.suffix not in (".yaml", ".yml") or not out.stem.isprintable():
         raise InvalidInput(f"{out}: is no name for a network file; give one that ends in .yaml")
@@ -63,9 +60,6 @@ def write_network(out: Path, folded: Folded, source: str) -> None:
         out: path of the network file; the weights go beside it, as ``.safetensors``.
         folded: network and weights to write.
         source: name of the import's source, for a comment.
-
-    Raises:
-        InvalidInput: a file cannot be written.
     """
     from safetensors.numpy import save
 

@@ -72,9 +72,6 @@ class _Fold:
 def read_results(results: Results) -> Found:
     """Return the network of a results folder, with its windows, labels and normalization.
 
-    Args:
-        results: the part of the folder.
-
     Raises:
         InvalidInput: a file is missing, or is not as nnU-Net writes it. Or the network is of an
             unknown class.

@@ -23,14 +23,7 @@ AXES_ARE_INPUTS = 18  # the first opset in which ReduceMean takes its axes as an
 
 
 def original(path: Path, model: Any, start: str, size: Vec3 | None) -> Original:
-    """Return a model that onnxruntime runs, or onnx's own evaluator if onnxruntime cannot.
-
-    Args:
-        path: the model's file.
-        model: the model, as onnx reads it.
-        start: the name of its input.
-        size: the extents of its input, if they are fixed.
-    """
+    """Return a model that onnxruntime runs, or onnx's own evaluator if onnxruntime cannot."""
     precise = _with_precise_norms(model)
     if precise and (session := _session(precise)):
         return Original("onnxruntime, with norms in float64", _runner(session, start), size)
@@ -82,12 +75,7 @@ def _bytes_of_weights(model: Any) -> int:
 
 
 def _precise(norm: Any, opset: int) -> Iterator[Any]:
-    """Yield the nodes that compute a norm in float64.
-
-    Args:
-        norm: the node.
-        opset: the version of the operators.
-    """
+    """Yield the nodes that compute a norm in float64."""
     from onnx import TensorProto, helper, numpy_helper
 
     def at(part: str) -> str:

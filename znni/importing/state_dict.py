@@ -44,11 +44,7 @@ NOT_COMPARED = (
 
 
 def read_safetensors(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of a ``.safetensors`` file; such files keep no order.
-
-    Raises:
-        InvalidInput: the file cannot be read.
-    """
+    """Return the arrays of a ``.safetensors`` file; such files keep no order."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

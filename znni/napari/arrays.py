@@ -46,10 +46,6 @@ class EveryNth(Derived):
 
     It is read in boxes of at most ``READ`` voxels. They are as deep as chunks often are, so that
     few chunks are decoded twice.
-
-    Args:
-        array: the volume, of axes (z, y, x) or (f, z, y, x).
-        step: the step n.
     """
 
     def __init__(self, array: Sliceable, step: int) -> None:

@@ -75,12 +75,7 @@ def main(number: str) -> None:
 
 
 def do(task: Task, tell: Callable[[Event], None]) -> None:
-    """Do a task, and tell how it ends. A user's mistakes, and all other errors, are told as text.
-
-    Args:
-        task: the task.
-        tell: takes what happens.
-    """
+    """Do a task, and tell how it ends. Mistakes of a user, and all other errors, become text."""
     telling = _Telling(tell)
     log = logging.getLogger("znni")
     level = log.level
@@ -103,12 +98,7 @@ def do(task: Task, tell: Callable[[Event], None]) -> None:
 
 
 def run(task: Task, tell: Callable[[Event], None]) -> Finished:
-    """Run a network, and return the report.
-
-    Args:
-        task: the run.
-        tell: takes the progress, several times a second.
-    """
+    """Run a network, and return the report."""
     progress = _Progress(tell)
     report: object
     try:
@@ -163,11 +153,7 @@ def opened(source: Source) -> Any:
 
 
 class _Progress:
-    """Tells the progress, several times a second.
-
-    Args:
-        tell: takes it.
-    """
+    """Tells the progress, several times a second."""
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
@@ -189,11 +175,7 @@ class _Progress:
 
 
 class _Telling(logging.Handler):
-    """Tells the warnings of znni, and when the first block begins.
-
-    Args:
-        tell: takes them.
-    """
+    """Tells the warnings of znni, and when the first block begins."""
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
         super().__init__(logging.INFO)

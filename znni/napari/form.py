@@ -57,9 +57,6 @@ class Asked:
 class Form(QWidget):
     """The controls that describe a run.
 
-    Args:
-        threshold: returns the threshold that is set.
-
     Attributes:
         opened: the signal that the user opens a volume as input, with its name.
         changed: the signal that a choice has changed.
@@ -125,11 +122,7 @@ class Form(QWidget):
             self._note_change()
 
     def asked(self) -> Asked:
-        """Return what the form asks for.
-
-        Raises:
-            InvalidInput: a choice is missing, or cannot be used.
-        """
+        """Return what the form asks for."""
         layer = self._layers.get(self.layer.currentText())
         network, out = self.network.currentText().strip(), self.out.text().strip()
         if layer is None:

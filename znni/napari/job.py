@@ -174,10 +174,6 @@ def stored_array(array: Any, folder: Path) -> StoredArray:
 
     An array in memory is written to a file. Other arrays read their values when they are
     sliced, and are pickled without them.
-
-    Args:
-        array: the array.
-        folder: the folder for the file.
     """
     if isinstance(array, np.ndarray):
         file = folder / "layer.npy"

@@ -137,12 +137,7 @@ def _limits(array: Any) -> tuple[float, float]:
 
 
 def _placed(grid: Grid, maps: int) -> dict[str, Any]:
-    """Return the place of a layer, as its file has it.
-
-    Args:
-        grid: the place of the voxels.
-        maps: the number of axes before z, y and x.
-    """
+    """Return the place of a layer, as its file has it."""
     placed: dict[str, Any] = {
         "scale": (*[1.0] * maps, *grid.scale),
         "translate": (*[0.0] * maps, *grid.translation),
@@ -154,13 +149,7 @@ def _placed(grid: Grid, maps: int) -> dict[str, Any]:
 
 
 def _placed_over(layer: Any, volume: ArrayVolume, maps: int) -> dict[str, Any]:
-    """Return the place of a layer over the layer of its input, wherever that is shown.
-
-    Args:
-        layer: the layer of the input.
-        volume: the output.
-        maps: the number of the new layer's axes before z, y and x.
-    """
+    """Return the place of a layer over the layer of its input, wherever that is shown."""
     offset, noted = np.zeros(layer.ndim), volume.attribute("voxel_offset")
     offset[-3:] = 0 if noted is None else noted
     moved = np.subtract(layer.data_to_world(offset), layer.data_to_world(np.zeros(layer.ndim)))
@@ -204,13 +193,7 @@ def _colours(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, A
 
 
 def offer_layers(box: Any, layers: dict[str, Any], chosen: Any) -> None:
-    """Offer layers in a combo box, by their names, without a signal.
-
-    Args:
-        box: the combo box.
-        layers: the layers by name.
-        chosen: the layer that stays chosen, if it is among them. Else the first one is.
-    """
+    """Offer layers in a combo box, by their names, without a signal."""
     names = {id(layer): name for name, layer in layers.items()}
     box.blockSignals(True)
     box.clear()

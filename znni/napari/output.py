@@ -24,11 +24,6 @@ class OutputLayer:
     """The layer of an output. Zarr is shown while unfinished, other formats when complete.
 
     If the viewer shows the output of an earlier run, the layer takes its place.
-
-    Args:
-        viewer: the viewer.
-        out: the name of the output.
-        over: the layer of the input.
     """
 
     def __init__(self, viewer: Any, out: str, over: Any) -> None:
@@ -57,11 +52,7 @@ class OutputLayer:
         return None
 
     def complete(self) -> Any:
-        """Show the complete output, and return its layer.
-
-        Raises:
-            InvalidInput: it cannot be opened.
-        """
+        """Show the complete output, and return its layer."""
         return self._show(self._out)
 
     def _shown(self) -> Any:

@@ -20,20 +20,12 @@ EXTENTS = Vec3(96, 160, 160)
 
 
 def reader_for(path: str | Path | Sequence[str]) -> Callable[[Any], list[Any]] | None:
-    """Return the function that opens a path; None for several files, which are no volume.
-
-    Args:
-        path: the path, or several paths that napari would stack.
-    """
+    """Return the function that opens a path; None for several files, which are no volume."""
     return partial(read, str(path)) if isinstance(path, str | Path) else None
 
 
 def read(place: str, _paths: Any = None) -> list[Any]:
-    """Return the layer of a volume. If it cannot be opened, napari shows why.
-
-    Args:
-        place: file, folder or URL of the volume.
-    """
+    """Return the layer of a volume. If it cannot be opened, napari shows why."""
     try:
         return [layer_of(place)]
     except znni.ZnniError as error:

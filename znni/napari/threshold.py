@@ -26,9 +26,6 @@ STEPS = 1000  # of the slider, from 0 to 1
 class ThresholdBox(QGroupBox):
     """A slider, and the layer of labels that shows where values are above it.
 
-    Args:
-        viewer: the viewer.
-
     Attributes:
         changed: the signal that the threshold has changed.
         layer: the layer of the values, by name.

@@ -55,9 +55,6 @@ class RunWidget(QWidget):
 
     The user can run a plan as soon as it is shown.
 
-    Args:
-        napari_viewer: the viewer.
-
     Attributes:
         form: the choices.
         threshold: the slider for the threshold.

@@ -66,15 +66,7 @@ TRAITS: Mapping[Activation, Traits] = {
 
 
 def check_activation(where: str, activation: object) -> None:
-    """Check that an activation is known.
-
-    Args:
-        where: the beginning of the message.
-        activation: the value to check.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Check that an activation is known."""
     if activation not in get_args(Activation):
         raise InvalidInput(
             f"{where}: unknown activation {activation!r}; choose one of "

@@ -120,11 +120,7 @@ class CaseEntry(Entry):
 
     @property
     def rules(self) -> CaseRules:
-        """The steps that the entry describes.
-
-        Raises:
-            InvalidInput: steps exclude each other.
-        """
+        """The steps that the entry describes."""
         nested = {
             "image": self.image.rule,
             "output": self.output.rule,

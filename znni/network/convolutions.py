@@ -83,11 +83,7 @@ class Conv(SlidBox):
         return replace(self, padding=NO_PADDING, mode="correlation")
 
     def maps_from(self, *maps: int) -> int:
-        """Return the output maps for an input of that many maps.
-
-        Raises:
-            InvalidInput: the convolution takes another number of maps.
-        """
+        """Return the output maps for an input of that many maps."""
         check_maps(self.name, self.in_features, maps[0])
         return self.out_features
 
@@ -177,11 +173,7 @@ class ConvTranspose(ShortText):
         return replace(self, padding_after=self.padding)
 
     def scaled(self, scale: Vec3) -> Vec3:
-        """Return the voxels per sample of the output, given those of the input.
-
-        Raises:
-            InvalidInput: the output would be finer than the volume.
-        """
+        """Return the voxels per sample of the output, given those of the input."""
         return finer(self.name, scale, self.stride)
 
     @property
@@ -204,11 +196,7 @@ class ConvTranspose(ShortText):
         )
 
     def maps_from(self, *maps: int) -> int:
-        """Return the output maps for an input of that many maps.
-
-        Raises:
-            InvalidInput: the layer takes another number of maps.
-        """
+        """Return the output maps for an input of that many maps."""
         check_maps(self.name, self.in_features, maps[0])
         return self.out_features
 
@@ -250,11 +238,7 @@ def _check_groups(layer: Conv | ConvTranspose) -> None:
 
 
 def check_maps(name: str, expected: int, maps: int) -> None:
-    """Check that a layer gets the number of maps that it takes.
-
-    Raises:
-        InvalidInput: it gets another number.
-    """
+    """Check that a layer gets the number of maps that it takes."""
     if maps != expected:
         raise InvalidInput(
             f"layer {name} takes {counted(expected, 'map')}, but the layer before it gives {maps}"
@@ -262,11 +246,7 @@ def check_maps(name: str, expected: int, maps: int) -> None:
 
 
 def finer(name: str, scale: Vec3, factor: Vec3) -> Vec3:
-    """Return the voxels per sample after upsampling.
-
-    Raises:
-        InvalidInput: the result would be finer than the volume.
-    """
+    """Return the voxels per sample after upsampling."""
     if scale % factor != ZERO:
         raise InvalidInput(
             f"layer {name} upsamples by {factor} where a sample spans {scale} voxels, so its "

@@ -64,12 +64,7 @@ class BlockGeometry:
 
 
 def whole_sizes(network: Network, whole: Vec3) -> dict[str, Vec3]:
-    """Return the samples per axis of every value over the whole volume.
-
-    Args:
-        network: a tiled network.
-        whole: the extents of its input.
-    """
+    """Return the samples per axis of every value over the whole volume."""
     sizes = {INPUT: whole}
     for node in network.nodes:
         sizes[node.name] = node.layer.size_from(*(sizes[name] for name in node.inputs))
@@ -148,12 +143,7 @@ def context(network: Network) -> Vec3:
 
 @lru_cache(maxsize=256)
 def whole_input(network: Network, volume: Vec3) -> Vec3:
-    """Return the least extents of an input that suits the network and holds a volume.
-
-    Args:
-        network: a tiled network.
-        volume: the extents to hold.
-    """
+    """Return the least extents of an input that suits the network and holds a volume."""
     period, rest = network.alignment, phase(network)
     whole = rest + (volume - rest).ceil_div(period) * period
     missing = ZERO  # periods until every value has samples
@@ -269,10 +259,6 @@ def reach(network: Network, patch: Vec3) -> Box:
 
     The first output voxel of the block is 0. Where these voxels lie beyond the input, the block
     sees zeros, in one layer or another.
-
-    Args:
-        network: a tiled network for a volume.
-        patch: the output voxels of the block.
     """
     whole = network.whole
     if whole is None:
@@ -338,13 +324,7 @@ def _by_axis(z: Box, y: Box, x: Box) -> Box:
 
 @lru_cache(maxsize=1024)
 def _geometry_along(network: Network, axis: int, extent: int) -> BlockGeometry:
-    """Return the geometry of a block of an extent along one axis, and of any extent along others.
-
-    Args:
-        network: a tiled network for a volume.
-        axis: the axis: 0, 1 or 2 for z, y or x.
-        extent: the output voxels along it.
-    """
+    """Return the geometry of a block of an extent along one axis, and any extent along others."""
     assert network.whole is not None
     patch = Vec3(*(extent if axis == it else along for it, along in enumerate(network.granularity)))
     sizes = whole_sizes(network, network.whole)
@@ -384,11 +364,6 @@ def reads_of(node: Node, box: Box, sizes: Mapping[str, Vec3]) -> tuple[Box, ...]
     """Return the samples of each of its inputs on which a box of a node's samples depends.
 
     Joins crop to the centre.
-
-    Args:
-        node: the node.
-        box: the samples of its value.
-        sizes: the samples of each whole value, by name.
     """
     if isinstance(node.layer, GlobalPool):
         return (Box(ZERO, sizes[node.inputs[0]]),)

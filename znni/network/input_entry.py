@@ -90,11 +90,7 @@ class InputEntry(Entry):
 
     @property
     def scaling(self) -> InputScaling:
-        """The scaling that the entry stands for.
-
-        Raises:
-            InvalidInput: it has parts that exclude each other.
-        """
+        """The scaling that the entry stands for."""
         return InputScaling(
             self.scale, self.offset, self.normalize, self.within, self.statistics, self.together,
             self.crop, self.box,

@@ -132,15 +132,7 @@ class LayerKind(Entry):
     fields: ClassVar[Mapping[str, str]] = {}
 
     def layer(self, name: str, maps: Sequence[int]) -> Layer:
-        """Return the layer.
-
-        Args:
-            name: its name.
-            maps: the maps of its inputs.
-
-        Raises:
-            InvalidInput: the entry's numbers make no layer.
-        """
+        """Return the layer."""
         given = {self.fields.get(key, key): value for key, value in self}
         if "activation" in given:
             given["activation"], given["slope"] = given["activation"]

@@ -102,12 +102,7 @@ class SlidBox(ShortText):
         return scale * self.stride
 
     def needs(self, region: Box, stride: Vec3) -> Box:
-        """Return the voxels of the input that a dense region of the output depends on.
-
-        Args:
-            region: the voxels at which the output is wanted.
-            stride: the voxels between neighbouring samples of the input.
-        """
+        """Return the voxels of the input that a dense region of the output depends on."""
         return Box(region.start, region.stop + (self.reach - 1) * stride)
 
     def reads(self, box: Box) -> Box:

@@ -85,10 +85,6 @@ class Measured:
 def fingerprint(path: Path, given: str = "") -> str:
     """Return the hash of a file's contents, and of the file of weights beside it, if there is one.
 
-    Args:
-        path: the file.
-        given: its name in messages; by default its path.
-
     Raises:
         InvalidInput: there is no such file.
     """
@@ -146,11 +142,6 @@ def _described(runtime: Runtime, path: Path, sha256: str) -> Described:
 @lru_cache(maxsize=64)
 def measured(model: Model, size: Vec3, on: Execution) -> Measured:
     """Return what a window costs on this machine. It is measured once, which may take minutes.
-
-    Args:
-        model: the model.
-        size: the extents of the window.
-        on: the processor and the numbers.
 
     Raises:
         InvalidInput: the model cannot be computed for such windows, or gives another size. Or the
@@ -241,13 +232,6 @@ def _answer(
     runtime: Runtime, path: Path, sha256: str, asked: Sequence[str], given: str
 ) -> dict[str, Any]:
     """Return what the process answers, from the cache if it has answered before.
-
-    Args:
-        runtime: the library that opens the file.
-        path: the file.
-        sha256: the hash of its contents.
-        asked: the question.
-        given: the file's name in messages.
 
     Raises:
         InvalidInput: the library is not installed, or refuses the file.

@@ -45,11 +45,7 @@ def open_on_gpu(file: str, numbers: str, compiled: str) -> Callable[[Any, Any, i
 
 
 def check_gpu(name: str) -> None:
-    """Check that PyTorch computes on a GPU.
-
-    Raises:
-        Refused: it does not, or the current GPU has another name.
-    """
+    """Check that PyTorch computes on a GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -83,13 +79,6 @@ def measured(
     The cost has seconds, the bytes on the GPU, and the relative error against float32.
 
     The seconds are measured on a recorded CUDA graph, as the engine runs it.
-
-    Args:
-        file: the ``.pt2`` file.
-        numbers: the numbers that are multiplied.
-        x: the input (1, f, z, y, x) on the host.
-        compiled: the file of its compiled form; empty to compute it layer by layer.
-        free: the bytes of the GPU that nobody took before the first window.
     """
     import torch
 
@@ -111,12 +100,6 @@ def measured(
 
 def compile_model(file: str, numbers: str, x: Any, compiled: str) -> None:
     """Compile a model for windows of one size, into a file.
-
-    Args:
-        file: the ``.pt2`` file.
-        numbers: the numbers that are multiplied.
-        x: an input (1, f, z, y, x) on the host.
-        compiled: the file to make.
 
     Raises:
         Refused: PyTorch cannot compile it.

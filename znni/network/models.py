@@ -73,10 +73,6 @@ class Model(SameVoxel):
         check_count(f"layer {self.name}: features", self.features)
 
     def maps_from(self, *maps: int) -> int:
-        """Return the output maps for an input of that many maps.
-
-        Raises:
-            InvalidInput: the model takes another number of maps.
-        """
+        """Return the output maps for an input of that many maps."""
         check_maps(self.name, self.in_features, maps[0])
         return self.features

@@ -206,11 +206,7 @@ class Network:
 
     @cached_property
     def sliding_layers(self) -> tuple[SlidingLayer, ...]:
-        """The layers of a sliding network, in the order of the nodes.
-
-        Raises:
-            ValueError: the network is tiled.
-        """
+        """The layers of a sliding network, in the order of the nodes."""
         found = tuple(layer for layer in self.layers if isinstance(layer, SlidingLayer))
         if self.is_tiled:
             raise ValueError(f"network {self.name} is tiled; its layers cannot be slid")
@@ -322,9 +318,6 @@ class Network:
         The regions come from one walk from the output back. Several nodes may take the same value.
         Its region is then the hull of the regions that they need. Coordinates are those of the
         output block, whose first voxel is 0.
-
-        Args:
-            output: the voxels of the block.
         """
         regions = {self.output: Box(Vec3(0, 0, 0), output)}
         for node in reversed(self.nodes):

@@ -243,11 +243,7 @@ def network_of(file: YamlFile) -> Network:
 
 
 def _check_previous_stage(entries: _NetworkFile, rules: CaseRules | None) -> None:
-    """Check that there is an input map for each label of the previous stage of a cascade.
-
-    Raises:
-        InvalidInput: there are more or fewer, or they are normalized as the image is.
-    """
+    """Check that there is an input map for each label of the previous stage of a cascade."""
     if rules is None or (stage := rules.previous_stage) is None:
         return
     needed = len(rules.channels) + len(stage.labels)

@@ -65,11 +65,7 @@ class Upsample(ShortText):
         return Vec3(*(int(factor > 1) for factor in self.factor))
 
     def scaled(self, scale: Vec3) -> Vec3:
-        """Return the voxels per sample of the output, given those of the input.
-
-        Raises:
-            InvalidInput: the output would be finer than the volume.
-        """
+        """Return the voxels per sample of the output, given those of the input."""
         return finer(self.name, scale, self.factor)
 
     def reads(self, box: Box) -> Box:

@@ -38,10 +38,6 @@ def slid(nodes: Sequence[Node], output: str) -> Slid:
     Layers stay as they are if their output has no stride, or if fragments give every voxel. They
     also stay if a layer pads, upsamples or looks at a whole window: each window then has edges of
     its own. And they stay if a join crops an odd number of samples, whose centre lies elsewhere.
-
-    Args:
-        nodes: the layers with their inputs, in an order in which they can be computed.
-        output: the name of the layer that gives the output.
     """
     given = Slid(tuple(nodes))
     if all(node.layer.is_dense for node in nodes):

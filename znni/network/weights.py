@@ -111,9 +111,6 @@ def random_weights(network: Network, seed: int) -> Weights:
     """Return He-scaled normal weights and small biases (He et al. 2015, eq. 10).
 
     They are meant for timing and tests.
-
-    Raises:
-        InvalidInput: the seed is negative.
     """
     if seed < 0:
         raise InvalidInput(f"{seed} is not a seed for random weights; give 0 or larger")
@@ -254,11 +251,7 @@ def weights_for(
 
 
 def weights_again(source: str, network: Network) -> Weights:
-    """Return the weights that a ``Weights.source`` describes: random ones, or those of a file.
-
-    Raises:
-        InvalidInput: as for ``load_weights``.
-    """
+    """Return the weights that a ``Weights.source`` describes: random ones, or those of a file."""
     if source == OF_MODEL:
         return Weights({}, OF_MODEL)
     if drawn := re.fullmatch(RANDOM.format(seed="([0-9]+)"), source):

@@ -62,10 +62,6 @@ class AxisWindows(NamedTuple):
         """Return where the windows that each block needs begin, and where they end.
 
         Both are equal for a block that no window covers.
-
-        Args:
-            begins: the first output voxel of each block.
-            ends: the voxel after its last.
         """
         if self.resampled:
             begins, ends = self.resampled.needs(begins, ends)
@@ -199,11 +195,7 @@ class Window:
 
     @property
     def covered(self) -> Box:
-        """The voxels of the volume that windows cover.
-
-        Raises:
-            ValueError: the volume is not known.
-        """
+        """The voxels of the volume that windows cover."""
         if self.volume is None:
             raise ValueError("the windows lie over no volume")
         return self.inside or Box(ZERO, self.volume)
@@ -214,9 +206,6 @@ class Window:
 
         The first lies before the voxels that windows cover if these are fewer than a window has:
         then they lie in its middle.
-
-        Raises:
-            ValueError: the volume is not known.
         """
         first = self.covered.start
         return tuple(
@@ -311,9 +300,6 @@ class Window:
         """Return how often the layers run for a block of output, on average, for ``groups``.
 
         Along x, a block takes what the windows of the block before have of it, if ``tail`` is kept.
-
-        Args:
-            extents: the extents of the block.
         """
         return runs_of_block(self, extents, self.in_order, self.together)
 

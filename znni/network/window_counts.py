@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=4096)
 def voxels_around_block(window: Window, block: Vec3) -> Vec3:
-    """Return the most voxels per axis of the windows that a block needs.
-
-    Args:
-        window: the windows.
-        block: the extents of a block, in voxels of the volume.
-    """
+    """Return the most voxels per axis of the windows that a block needs."""
     assert window.volume is not None
     most = []
     for starts, size, volume, edge in zip(

@@ -22,13 +22,7 @@ LARGEST_WEIGHT = 10.0  # in nnU-Net
 
 
 def importance(size: Vec3, blend: Blend, like: WindowRules) -> Floats:
-    """Return how much each voxel (z, y, x) of a window counts.
-
-    Args:
-        size: the extents of the window.
-        blend: as for ``Window``.
-        like: as for ``Window``.
-    """
+    """Return how much each voxel (z, y, x) of a window counts."""
     if blend == "constant":
         return np.ones(size, np.float32)
     if like == "nnunet":

@@ -22,12 +22,6 @@ class DeviceResampling:
     """The resampling of boxes on the current GPU.
 
     It keeps 16 bytes for each target sample of an axis.
-
-    Args:
-        resampling: the change of voxels.
-
-    Raises:
-        ValueError: an order is higher than 1.
     """
 
     def __init__(self, resampling: Resampling) -> None:

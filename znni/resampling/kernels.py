@@ -15,12 +15,7 @@ LANES = 32  # rows that are resampled together along x
 
 
 def tile_floats(samples: int, made: int) -> int:
-    """Return the floats of a tile for a pass along any axis.
-
-    Args:
-        samples: the source samples along the axis.
-        made: the target samples.
-    """
+    """Return the floats of a tile for a pass along any axis."""
     return max(COLUMNS * samples, LANES * (samples + made))
 
 

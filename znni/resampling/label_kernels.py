@@ -14,22 +14,9 @@ def label_rows(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Write the label of the largest map for some groups of rows. NaN is the largest, as in NumPy.
 
-    Args:
-        memory: the memory of the values (f, z, y, x).
-        start: the place of its first element.
-        strides: the elements from one index to the next.
-        maps: the number of maps.
-        width: the samples of a source row.
-        first: the number of the first group. A group is ``ROWS`` rows of a plane, or the rest.
-        stop: the number of the group after the last.
-        extents: the extents of the target.
-        along_z: the samples before and after each target sample along z, and their weights.
-        along_y: the same along y.
-        along_x: the same along x.
-        labels: the label of each map.
-        scratch: scratch for ``2 * ROWS`` rows of the source, and as many rows of the target.
-        number: scratch for the numbers of the maps of a group.
-        out: the labels (z, y, x).
+    ``scratch`` has room for ``2 * ROWS`` rows of the source, and as many of the target. ``number``
+    has room for the numbers of the maps of a group. The other arguments are as for
+    ``interpolate_groups``.
     """
     size = ROWS * extents[2]
     value, largest = scratch[:size], scratch[size : 2 * size]
@@ -71,17 +58,7 @@ def vote_rows(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Write the label that has the largest share of each voxel, for some rows.
 
-    Args:
-        source: the labels (z, y, x) of the source.
-        first: the number of the first row.
-        stop: the number of the row after the last.
-        along_z: the samples before and after each target sample along z, and their weights.
-        along_y: the same along y.
-        along_x: the same along x.
-        nearest: the nearest sample of each target sample, along each axis.
-        labels: scratch for the labels around a voxel.
-        shares: scratch for their shares.
-        out: the labels (z, y, x) of the target.
+    ``labels`` and ``shares`` have room for the labels around a voxel.
     """
     left, right, weight_left, weight_right = along_x
     for row in range(first, stop):

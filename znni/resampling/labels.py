@@ -78,14 +78,7 @@ def resample_labels(
     """Return labels (z, y, x) resampled to a box of the target, as batchgenerators 0.25.4 does.
 
     The label with the largest share around a voxel counts. If shares are equal, the label of the
-    nearest voxel counts, or else the smallest.
-
-    Args:
-        labels: labels (z, y, x) of the source, at least in ``resampling.source_box(box)``.
-        at: the source voxel of the first label.
-        resampling: the change of voxels, of orders 0 or 1.
-        box: the voxels of the target that are wanted.
-        threads: the number of threads.
+    nearest voxel counts, or else the smallest. The arguments are as for ``label_largest``.
 
     Raises:
         ValueError: the labels do not cover the box's source, or an order is higher than 1.

@@ -13,12 +13,7 @@ ROWS = 16  # rows of the target that are made together
 
 
 def group_floats(width: int, made: int) -> int:
-    """Return the floats of scratch for a group of rows.
-
-    Args:
-        width: the samples of a source row.
-        made: the samples of a target row.
-    """
+    """Return the floats of scratch for a group of rows."""
     return ROWS * (2 * width + made)
 
 
@@ -65,22 +60,9 @@ def interpolate_groups(  # type: ignore[no-untyped-def]
 def interpolate_group(  # type: ignore[no-untyped-def]
     memory, image, strides, width, z, y, count, along_z, along_y, along_x, mixed, turned, value
 ):  # fmt: skip
-    """Interpolate a group of rows of a map.
+    """Interpolate a group of rows of a map: ``count`` rows of a plane from row ``y`` on.
 
-    Args:
-        memory: the memory of the values (f, z, y, x).
-        image: the place of the map's first element.
-        strides: the elements from one index to the next.
-        width: the samples of a source row.
-        z: the plane of the group.
-        y: the first row of the group.
-        count: the number of its rows.
-        along_z: as in ``interpolate_groups``.
-        along_y: the same along y.
-        along_x: the same along x.
-        mixed: scratch for ``ROWS`` rows of the source.
-        turned: scratch of the same size.
-        value: takes the values (x, row).
+    The function ``value`` takes the values (x, row). Other arguments are as above.
     """
     above = image + along_z[0][z] * strides[1]
     below = image + along_z[1][z] * strides[1]

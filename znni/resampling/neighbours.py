@@ -32,11 +32,6 @@ def neighbours(
 ) -> tuple[Neighbours, ...]:
     """Return the neighbours along each axis, counted from the first sample that the box needs.
 
-    Args:
-        resampling: the change of voxels, of orders 0 or 1.
-        box: the voxels of the target.
-        dtype: the type of the weights.
-
     Raises:
         ValueError: an order is higher than 1.
     """

@@ -12,13 +12,7 @@ Spacing = tuple[float, float, float]
 
 
 def resampled_extents(shape: Vec3, spacing: Spacing, new_spacing: Spacing) -> Vec3:
-    """Return the extents of a volume with another spacing. Halves are rounded to even.
-
-    Args:
-        shape: the extents that the volume has.
-        spacing: the distances between them, in the same order.
-        new_spacing: the distances wanted.
-    """
+    """Return the extents of a volume with another spacing. Halves are rounded to even."""
     pairs = zip(shape, spacing, new_spacing, strict=True)
     return Vec3(*(round(old / new * extent) for extent, old, new in pairs))
 

@@ -107,10 +107,6 @@ class _BoxWork:
     """The work of a box of one map, in slabs that need no values from each other.
 
     Slabs lie along the axis of the first pass. So no value between two passes is computed twice.
-
-    Args:
-        resampling: the change of voxels.
-        box: the voxels of the target that are wanted.
     """
 
     def __init__(self, resampling: Resampling, box: Box) -> None:
@@ -153,15 +149,7 @@ class _BoxWork:
         bounds: Float32 | None,
         scratch: Float32,
     ) -> None:
-        """Compute a slab of a map's box.
-
-        Args:
-            values: the values (z, y, x) of the source that the box needs.
-            out: takes the values of the box.
-            slab: the slices to compute.
-            bounds: the bounds of values, as in ``resample``.
-            scratch: the worker's scratch.
-        """
+        """Compute a slab of a map's box."""
         current = values
         part: list[slice] = [slice(None)] * 3
         part[self._slabbed] = slab
@@ -199,17 +187,7 @@ class _BoxWork:
 
 
 def part_needed(size: tuple[int, ...], at: Vec3, resampling: Resampling, box: Box) -> Box:
-    """Return the part of the given values from which a box is computed.
-
-    Args:
-        size: the extents (z, y, x) of the values.
-        at: the source voxel of the first value.
-        resampling: the change of voxels.
-        box: the voxels of the target.
-
-    Raises:
-        ValueError: the values do not cover the box's source.
-    """
+    """Return the part of the given values from which a box is computed."""
     needed, there = resampling.source_box(box), Box(at, at + Vec3(*size))
     if not needed.within(there):
         raise ValueError(f"box {box} needs the source's {needed}, and was given {there}")
@@ -217,12 +195,7 @@ def part_needed(size: tuple[int, ...], at: Vec3, resampling: Resampling, box: Bo
 
 
 def bounds_of(values: Float32, separate: int | None = None) -> Float32:
-    """Return the bounds of a whole source, as ``resample`` takes them.
-
-    Args:
-        values: all values (f, z, y, x) of the source.
-        separate: the axis whose slices are resampled apart, if there is one.
-    """
+    """Return the bounds of a whole source, as ``resample`` takes them."""
     axes = tuple(axis for axis in (1, 2, 3) if separate is None or axis != separate + 1)
     lowest, highest = values.min(axis=axes), values.max(axis=axes)
     return np.stack([lowest, highest], axis=-1).reshape(len(values), -1, 2)

@@ -32,12 +32,6 @@ def write_block(box: Box, values: NDArray[Any], sink: Sink, note: Note) -> None:
     """Hand a block to a sink, and note it in a ledger after that.
 
     Its checksum is computed by other threads while it is written.
-
-    Args:
-        box: where the block lies.
-        values: its values (f', z, y, x), as they are stored.
-        sink: writes them.
-        note: takes the entry.
     """
     checksum = begin_checksum(values)
     sink.write(box, values)
@@ -46,10 +40,6 @@ def write_block(box: Box, values: NDArray[Any], sink: Sink, note: Note) -> None:
 
 def strike_off_damaged(ledger: LedgerFile, read: ReadBlock) -> list[Box]:
     """Read all finished blocks, and note in the ledger which are not as they were written.
-
-    Args:
-        ledger: of an earlier run.
-        read: reads a block.
 
     Returns:
         The damaged blocks, which are no longer among the finished ones.
@@ -82,13 +72,6 @@ def check_written(ledger: LedgerFile, read: ReadBlock) -> None:
     """Read the blocks again that this run wrote to an output of an earlier run.
 
     They went to their places by what that run left beside its blocks, which has no checksums.
-
-    Args:
-        ledger: of the earlier run and this one.
-        read: reads a block.
-
-    Raises:
-        RunFailed: a block is not as it was written.
     """
     if damaged := _damaged(read, ledger.written, ledger.content.checksums):
         raise RunFailed(

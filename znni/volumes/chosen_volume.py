@@ -24,11 +24,7 @@ def listed(volume: ArrayVolume) -> str:
 
 
 def map_number(volume: ArrayVolume, channel: Channel) -> int:
-    """Return the number of a map, given that or its name.
-
-    Raises:
-        InvalidInput: no map has this name.
-    """
+    """Return the number of a map, given that or its name."""
     if not isinstance(channel, str):
         return channel
     if channel in volume.maps:
@@ -56,9 +52,6 @@ class ChosenVolume(ArrayVolume):
 
     Attributes:
         those of ``ArrayVolume``.
-
-    Raises:
-        InvalidInput: there is no such map.
     """
 
     def __init__(

@@ -14,13 +14,7 @@ def chunk_starts(part: Iterable[range], chunks: Iterable[int]) -> list[range]:
 
 
 def common(part: Iterable[range], start: Iterable[int], extents: Iterable[int]) -> list[range]:
-    """Return what a part and a box have in common.
-
-    Args:
-        part: the part.
-        start: the first index of the box along each axis.
-        extents: those of the box.
-    """
+    """Return what a part and a box have in common."""
     return [
         range(max(first, along.start), min(first + size, along.stop))
         for along, first, size in zip(part, start, extents, strict=True)

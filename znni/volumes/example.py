@@ -18,12 +18,6 @@ def write_example(path: Path, seed: int, size: Vec3, *, overwrite: bool) -> None
 
     Equal seeds and sizes give equal volumes.
 
-    Args:
-        path: the file.
-        seed: seed of the cells and of the microscope.
-        size: extents in voxels.
-        overwrite: replace an existing file.
-
     Raises:
         InvalidInput: the name does not end in .h5 or .hdf5, the file exists or cannot be written,
             the seed is negative, or an extent is too small.

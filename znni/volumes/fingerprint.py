@@ -39,12 +39,6 @@ def fingerprint(
     Files are marked by their length, the time of the last change, and samples of their bytes. If
     there are several, values in small boxes mark them too. Volumes on a network or in memory, and
     those with a file for each chunk, have no other marks. So some changes are not noticed.
-
-    Args:
-        source: object or path that the volume was opened from.
-        volume: the volume.
-        part: box of the volume that the run reads.
-        name: name of the volume in messages.
     """
     files = files_of(source) if isinstance(source, str | Path) else []
     marks = {

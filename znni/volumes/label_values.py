@@ -14,12 +14,7 @@ OF_LABELS = 4  # bytes: integers of this size or more are most likely labels
 
 
 def holds_labels(attributes: Mapping[str, Any], dtype: DTypeLike) -> bool:
-    """Return whether values are labels, as their attributes say or their type suggests.
-
-    Args:
-        attributes: the attributes stored with the values.
-        dtype: type of the values.
-    """
+    """Return whether values are labels, as their attributes say or their type suggests."""
     noted = attributes.get(PYRAMID)
     if noted in ("mean", "mode"):
         return bool(noted == "mode")

@@ -171,11 +171,6 @@ class LedgerFile(MemoryLedger):
 def append_lines(descriptor: int, entries: Iterable[Mapping[str, Any]], end: int) -> int:
     """Append entries to a file, and return the new length of the file.
 
-    Args:
-        descriptor: the file.
-        entries: the entries.
-        end: the length of the file.
-
     Raises:
         OSError: they do not fit on the disk; nothing of them is left there.
     """
@@ -218,14 +213,7 @@ def unfinished(
 def _to_resume(
     partial: Path, path: Path, wanted: NewOutput, made_again: MadeAgain | None
 ) -> tuple[Ledger | None, int]:
-    """Return the ledger of an output to resume, if there is one, and the length of its entries.
-
-    Args:
-        partial: as for ``unfinished``.
-        path: the file of the ledger.
-        wanted: as for ``unfinished``.
-        made_again: as for ``unfinished``.
-    """
+    """Return the ledger of an output to resume, if there is one, and the length of its entries."""
     if path.is_dir():
         raise in_parts(str(partial))
     if not wanted.resume or not _holds_anything(partial):

@@ -184,10 +184,7 @@ def writer_at(
 ) -> Writer:
     """Return what makes the output of a run, whose format is known by its ending.
 
-    Args:
-        out: path or URL of the output.
-        source: path or object that the volume was opened from; the output must not overwrite it.
-        mask: as ``source``, for the mask.
+    The output must overwrite neither the volume nor the mask.
 
     Raises:
         InvalidInput: the output is the input or the mask, or an array, or no format that can be

@@ -114,11 +114,7 @@ class NamedAxes:
 
 
 def _check_one_map(given: str, maps: int) -> None:
-    """Refuse points in time as maps if each has several maps.
-
-    Raises:
-        InvalidInput: there are several maps at each point in time.
-    """
+    """Refuse points in time as maps if each has several maps."""
     if maps != 1:
         raise InvalidInput(
             f"{option('time', 'all')}: {given}, and {counted(maps, 'map')} at each point in time; "
@@ -132,12 +128,6 @@ def at_time(
     """Return an array without names of its axes, at a point in time if one is chosen.
 
     Then its axes are (t, z, y, x) or (t, c, z, y, x).
-
-    Args:
-        array: the array.
-        name: its name, for messages.
-        time: the chosen point in time, as ``NamedAxes`` takes it.
-        maps: names of the maps; empty if they have none.
 
     Raises:
         InvalidInput: the array has another number of axes, or no such point in time.

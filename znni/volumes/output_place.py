@@ -16,16 +16,7 @@ from znni.volumes.partial_file import hold, partial_name
 
 
 def check_replaceable(path: Path, *, overwrite: bool, what: str = "output") -> None:
-    """Refuse a path that exists and may not be replaced.
-
-    Args:
-        path: the path.
-        overwrite: allow replacing what exists.
-        what: what is to be made there, for the message.
-
-    Raises:
-        InvalidInput: the path is refused.
-    """
+    """Refuse a path that exists and may not be replaced."""
     if path.exists() and not overwrite:
         raise InvalidInput(
             f"{path}: exists; give {option('overwrite', True)} to replace it, or another {what}"
@@ -33,22 +24,14 @@ def check_replaceable(path: Path, *, overwrite: bool, what: str = "output") -> N
 
 
 def check_new(path: Path, *, overwrite: bool) -> None:
-    """Refuse a path that exists and may not be replaced, or that has no folder.
-
-    Raises:
-        InvalidInput: the path is refused.
-    """
+    """Refuse a path that exists and may not be replaced, or that has no folder."""
     check_replaceable(path, overwrite=overwrite)
     if not path.parent.is_dir():
         raise InvalidInput(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def check_absent(place: str, *, there: bool) -> None:
-    """Refuse an output that exists: none of several processes may replace it.
-
-    Raises:
-        InvalidInput: it is there.
-    """
+    """Refuse an output that exists: none of several processes may replace it."""
     if there:
         raise InvalidInput(f"{place}: exists; delete it, or write elsewhere")
 
@@ -104,15 +87,7 @@ def check_folder_of(path: Path) -> None:
 
 
 def check_room(path: Path, needed: int) -> None:
-    """Refuse a disk without enough room for an output.
-
-    Args:
-        path: path of the output.
-        needed: bytes of the output.
-
-    Raises:
-        InvalidInput: the disk has too little room.
-    """
+    """Refuse a disk without enough room for an output."""
     free = shutil.disk_usage(path.parent).free
     if needed <= free:
         return

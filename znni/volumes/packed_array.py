@@ -25,12 +25,6 @@ class PackedArray:
     To read a part, the stream is unpacked from its start, or from the end of the part before. One
     thread at a time does so.
 
-    Args:
-        file: the file.
-        dtype: the type of the values.
-        offset: the place of the first byte of the stream.
-        shape: the extents.
-
     Attributes:
         shape: the extents.
         dtype: the type of the values.

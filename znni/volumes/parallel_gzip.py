@@ -24,12 +24,7 @@ LAST = b"\x03\x00"  # an empty block that ends the stream
 
 
 def gzipped(pieces: Iterable[bytes | memoryview], level: int) -> Iterator[bytes]:
-    """Yield a gzip stream of bytes, piece by piece. The same bytes always give the same stream.
-
-    Args:
-        pieces: the bytes, in pieces of any size.
-        level: zlib's level of compression, 1 to 9.
-    """
+    """Yield a gzip stream of bytes, piece by piece. The same bytes always give the same stream."""
     yield HEADER
     checksum, length = yield from _deflated(pieces, level, zlib.crc32, 0)
     yield struct.pack("<II", checksum, length % 2**32)

@@ -30,14 +30,7 @@ def partial_name(path: Path) -> Path:
 
 
 def check_finished(place: Path) -> None:
-    """Refuse an output that only exists unfinished.
-
-    Args:
-        place: its final name, or that of its partial file or folder.
-
-    Raises:
-        InvalidInput: a run has not finished it.
-    """
+    """Refuse an output that only exists unfinished, under its final name or its partial one."""
     whole = place.with_name(place.name.removesuffix(".partial"))
     partial = partial_name(whole)
     if partial.exists() and (place == partial or not place.exists()):
@@ -48,11 +41,7 @@ def check_finished(place: Path) -> None:
 
 
 def hold(descriptor: int, partial: Path) -> None:
-    """Lock a file or folder against other runs, until it is closed.
-
-    Raises:
-        InvalidInput: another run holds it.
-    """
+    """Lock a file or folder against other runs, until it is closed."""
     in_use = InvalidInput(
         f"{partial}: is in use, maybe by another run; wait for it, or write elsewhere"
     )

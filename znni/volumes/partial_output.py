@@ -33,11 +33,6 @@ class PartialOutput(ABC):
     A block is noted in the ledger after it is written. The values of a small output of one block
     are held until it is finished: before, there is nothing to resume. So it is made in one go.
 
-    Args:
-        wanted: description of the output.
-        partial: the unfinished file or folder.
-        ledger: its ledger, which may have blocks of an earlier run.
-
     Raises:
         InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
             unfinished output of another run.

@@ -20,12 +20,7 @@ def planes(
 ) -> Generator[NDArray[np.generic], None, None]:
     """Yield the planes (y, x) of a volume, first those of the first map, each map by z.
 
-    Args:
-        read: reads one map in a box of the volume.
-        features: maps of the volume.
-        size: extents of the volume.
-        plane_bytes: bytes that reading takes for each plane.
-        room: bytes that one slab of planes may take; it has at least one plane.
+    A slab of planes takes at most ``room`` bytes, but has at least one plane.
     """
     depth = max(1, min(size.z, room // plane_bytes))
     if depth > CHUNK:  # whole chunks, none of which is read twice

@@ -96,9 +96,6 @@ class SharedBlocks:
 class SharedLedger:
     """The folder of logs of an output, and this process's own log.
 
-    Args:
-        files: the folder ``NAME.partial.ledger``.
-
     Attributes:
         partial: the name ``NAME.partial``.
     """
@@ -151,11 +148,7 @@ class SharedLedger:
         return session
 
     def check(self, found: Session, wanted: NewOutput) -> None:
-        """Check that a session is of an output.
-
-        Raises:
-            InvalidInput: it is of another one.
-        """
+        """Check that a session is of an output."""
         if differing := differences(found.identity, wanted.identity):
             raise InvalidInput(
                 f"{self.partial}: other parts of it are computed from something else, "
@@ -176,11 +169,7 @@ class SharedLedger:
         return found
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Append an entry to this process's log.
-
-        Raises:
-            OSError: it cannot be stored.
-        """
+        """Append an entry to this process's log."""
         self._log.append(entry)
 
     def strike_off(self, box: Box, blocks: SharedBlocks) -> None:
@@ -201,13 +190,7 @@ class SharedLedger:
 
 
 def summary(session: Session, blocks: SharedBlocks, checksums: Mapping[Box, str]) -> bytes:
-    """Return the ledger of a whole output, as a single run would leave it.
-
-    Args:
-        session: what the processes agreed on.
-        blocks: what their logs say.
-        checksums: of each block, the one that it has.
-    """
+    """Return the ledger of a whole output, as a single run would leave it."""
     whole = Ledger(identity=session.identity, checksums=dict(checksums))
     for box, checksum in checksums.items():
         if maker := dict(blocks.written[box])[checksum]:

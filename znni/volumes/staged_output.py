@@ -61,11 +61,7 @@ class StagedWriter(Writer):
 
     @abstractmethod
     def check(self, wanted: NewOutput) -> None:
-        """Refuse what such a file cannot hold.
-
-        Raises:
-            InvalidInput: its type or an option.
-        """
+        """Refuse what such a file cannot hold."""
 
     @abstractmethod
     def save(self, file: IO[bytes], content: Content) -> None:

@@ -83,11 +83,7 @@ class StoredVolume(ArrayVolume):
             ) from None
 
     def attributes(self) -> dict[str, Any]:
-        """Return all attributes that are stored with the volume.
-
-        Raises:
-            InvalidInput: they cannot be read.
-        """
+        """Return all attributes that are stored with the volume."""
         try:
             return dict(self._attributes)
         except Exception as error:  # as above
@@ -151,22 +147,13 @@ def no_such_file(place: str) -> InvalidInput:
 
 
 def check_no_dataset(place: str, dataset: str | None) -> None:
-    """Refuse a dataset of a file that holds one image.
-
-    Raises:
-        InvalidInput: a dataset was named.
-    """
+    """Refuse a dataset of a file that holds one image."""
     if dataset:
         raise InvalidInput(f"{place}: holds one image, and no dataset {dataset!r}; leave it out")
 
 
 def decompressed(place: str, copy: Path, write: Callable[[IO[bytes]], object]) -> Path:
     """Return a copy of a file that is not compressed. An earlier copy is used again.
-
-    Args:
-        place: the compressed file.
-        copy: the copy.
-        write: writes it.
 
     Raises:
         InvalidInput: the file is damaged, or the copy cannot be written.
@@ -199,12 +186,7 @@ def reason(error: BaseException) -> str:
 def errors_as(
     to_error: Callable[[Exception], ZnniError], *passed: type[Exception]
 ) -> Iterator[None]:
-    """Turn errors of libraries and file systems, which are of all kinds, into one of znni.
-
-    Args:
-        to_error: returns the error that is raised instead.
-        passed: errors that are passed on unchanged.
-    """
+    """Turn errors of libraries and file systems, which are of all kinds, into one of znni."""
     unchanged: tuple[type[Exception], ...] = (ZnniError, MemoryError, *passed)
     try:
         yield

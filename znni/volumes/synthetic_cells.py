@@ -107,12 +107,7 @@ class Microscope:
 
 
 def synthetic_cells(seed: int, size: Size) -> Cells:
-    """Return a volume of cells.
-
-    Args:
-        seed: seed of all random draws.
-        size: extents (z, y, x) in voxels.
-    """
+    """Return a volume of cells."""
     random = np.random.default_rng(seed)
     tissue, microscope = Tissue.draw(random), Microscope.draw(random)
     cell, distance = _pack(random, size, tissue)

@@ -41,13 +41,7 @@ class TextHeaderWriter(StagedWriter):
         """Return the stream of compressed bytes."""
 
     def write_rest(self, file: IO[bytes], content: Content, packed: int | None) -> None:
-        """Write what comes after the values.
-
-        Args:
-            file: the file.
-            content: what it holds.
-            packed: the bytes of the compressed values; None: they are not compressed.
-        """
+        """Write what comes after the values."""
 
     def check(self, wanted: NewOutput) -> None:
         """Refuse an output that such a file cannot hold."""

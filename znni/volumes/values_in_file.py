@@ -67,14 +67,7 @@ class ValuesInFile(NamedTuple):
     def volume(
         self, place: str, grid: Grid, attributes: dict[str, Any], time: Moment | None
     ) -> StoredVolume:
-        """Return the values as a volume.
-
-        Args:
-            place: the path that the user gave.
-            grid: the position of the voxels.
-            attributes: what the file notes about the values.
-            time: the chosen point in time.
-        """
+        """Return the values as a volume."""
         array = self.array()
         named = NamedAxes(array, self.axes, place, time)
         if isinstance(array, PackedArray):
@@ -83,13 +76,7 @@ class ValuesInFile(NamedTuple):
 
 
 def damage_of(place: str, name: str, whole: str) -> AbstractContextManager[None]:
-    """Turn all errors about a damaged file into one.
-
-    Args:
-        place: the file.
-        name: the name of its format.
-        whole: the files to give instead.
-    """
+    """Turn all errors about a damaged file into one."""
     return errors_as(
         lambda error: InvalidInput(
             f"{place}: cannot be read as {name}: {reason(error)}; give a whole {whole}"
@@ -98,11 +85,7 @@ def damage_of(place: str, name: str, whole: str) -> AbstractContextManager[None]
 
 
 def extents(text: str) -> tuple[int, ...]:
-    """Return the extents that a header gives.
-
-    Raises:
-        ValueError: one of them is no integer above 0.
-    """
+    """Return the extents that a header gives."""
     found = tuple(map(int, text.split()))
     if min(found, default=0) < 1:
         raise ValueError(f"its extents are {text}; integers above 0 are expected")
@@ -110,11 +93,7 @@ def extents(text: str) -> tuple[int, ...]:
 
 
 def beside(header: Path, name: str) -> Path:
-    """Return the file of the values that a header names.
-
-    Raises:
-        ValueError: there is no such file.
-    """
+    """Return the file of the values that a header names."""
     found = header.parent / name
     if not found.is_file():
         raise ValueError(f"it names the file {name} for its values, and there is none")
@@ -123,12 +102,6 @@ def beside(header: Path, name: str) -> Path:
 
 def unpacked(place: str, copy: Path, header: bytes, values: ValuesInFile) -> Path:
     """Return a copy of a file that is not compressed. An earlier copy is used again.
-
-    Args:
-        place: the compressed file.
-        copy: the copy.
-        header: the header of the copy.
-        values: the values of the file.
 
     Raises:
         InvalidInput: the file is damaged, or the copy cannot be written.

@@ -71,11 +71,7 @@ class Writer(ABC):
 
     @abstractmethod
     def resume_state(self, wanted: NewOutput) -> ResumeState:
-        """Return the state of an output that a run wants to make. Nothing is changed.
-
-        Raises:
-            InvalidInput: ``create`` would raise it.
-        """
+        """Return the state of an output that a run wants to make. Nothing is changed."""
 
     @abstractmethod
     def create(self, wanted: NewOutput) -> Output:
@@ -105,10 +101,6 @@ class Writer(ABC):
     def join(self, wanted: NewOutput, share: Share) -> SharedOutput:  # noqa: ARG002
         """Open an output that several processes write at the same time.
 
-        Args:
-            wanted: description of the output.
-            share: the boxes that this process writes.
-
         Raises:
             InvalidInput: it cannot be made or continued, or only one process can write this format.
         """
@@ -118,10 +110,6 @@ class Writer(ABC):
         """Open an output that another process has described, to write blocks of it.
 
         That process keeps the ledger and completes the output.
-
-        Args:
-            wanted: description of the output, as that process has it.
-            note: is called with the ledger's entry of each block, after the block is written.
 
         Raises:
             InvalidInput: it cannot be reached, or only one process can write this format.

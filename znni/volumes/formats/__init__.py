@@ -137,15 +137,7 @@ def _in_a_line(text: str) -> str:
 
 
 def library(name: str, extra: str) -> ModuleType:
-    """Return a library that a format needs for reading or writing.
-
-    Args:
-        name: name of its module.
-        extra: extra of znni that installs it.
-
-    Raises:
-        InvalidInput: the library is not installed.
-    """
+    """Return a library that a format needs for reading or writing."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -188,11 +180,7 @@ def likely_image(datasets: Sequence[Dataset]) -> Dataset:
 
 
 def check_plain(place: str, wanted: NewOutput, format_name: str) -> None:
-    """Refuse options that only Zarr has.
-
-    Raises:
-        InvalidInput: the output has one.
-    """
+    """Refuse options that only Zarr has."""
     for storage in fields(StorageOptions):
         value = getattr(wanted, storage.name)
         if value and value != "none":

@@ -21,10 +21,6 @@ NAMES = "channel_names"
 def tagged_axes(attributes: Mapping[str, Any], count: int) -> tuple[str, ...]:
     """Return the names of a dataset's axes in the order in which they are stored.
 
-    Args:
-        attributes: attributes of the dataset.
-        count: the number of its axes.
-
     Returns:
         Letters of ``AXES``; empty if it has no such attribute, or one of another meaning.
     """

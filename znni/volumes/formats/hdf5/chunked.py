@@ -87,12 +87,7 @@ class ChunkedDataset(ABC):
 
     @abstractmethod
     def part(self, start: tuple[int, ...], inside: tuple[slice, ...]) -> NDArray[Any]:
-        """Return a part of the values of a chunk.
-
-        Args:
-            start: the first index of the chunk along each axis.
-            inside: the part, counted from there.
-        """
+        """Return a part of the values of a chunk."""
 
     def _place(self, start: tuple[int, ...]) -> int:
         """Return where a chunk begins in the file, or `NOWHERE`. The first call lists all."""

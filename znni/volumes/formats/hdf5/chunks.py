@@ -52,9 +52,6 @@ class ChunkWriter:
 
         Each thread takes one row of chunks along x at a time. Together the threads hold at most one
         copy of the box.
-
-        Raises:
-            OSError: the values cannot be written.
         """
 
         def write(place: tuple[int, Box]) -> None:
@@ -192,9 +189,6 @@ def make_changes(descriptor: int, changes: list[tuple[int, bytes]]) -> None:
     """Write bytes to their places in a file, and lengthen it as needed.
 
     Doing so twice has the same result as once.
-
-    Raises:
-        OSError: the bytes cannot be written.
     """
     for place, data in changes:
         if os.fstat(descriptor).st_size < place:

@@ -26,11 +26,7 @@ def make_output(
 ) -> h5py.Dataset:
     """Make the dataset of an output in a new file. All its chunks have their places.
 
-    Args:
-        file: the file.
-        wanted: description of the output.
-        patch: the planned patch, which chunks divide. Each of them has one map.
-        attributes: its other attributes.
+    They divide the planned patch, and have one map each.
     """
     chunk = chunk_extents(patch, wanted.size)
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

@@ -56,11 +56,7 @@ def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | MappedArray | None:
 
 
 class PlainDataset(ChunkedDataset):
-    """A dataset whose chunks hold nothing but its values.
-
-    Args:
-        dataset: the dataset.
-    """
+    """A dataset whose chunks hold nothing but its values."""
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         chunks = dataset.chunks

@@ -175,12 +175,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a file.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no MetaImage.
-    """
+    """Read the header of a file."""
     fields = dict[str, str]()
     with path.open("rb") as file:
         while given := file.readline(LARGEST_HEADER - file.tell()):

@@ -69,12 +69,7 @@ WRITER = MetaImageWriter
 
 
 def _placed(grid: Grid, axes: int) -> dict[str, str]:
-    """Return the fields that say where the voxels lie.
-
-    Args:
-        grid: the place of the voxels.
-        axes: the number of the file's axes.
-    """
+    """Return the fields that say where the voxels lie."""
     if grid == Grid():
         return {}
     grid = in_unit(grid, "millimeter")

@@ -196,12 +196,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a file.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is not NRRD.
-    """
+    """Read the header of a file."""
     lines, fields, keys = list[str](), dict[str, str](), dict[str, str]()
     with path.open("rb") as file:
         if not re.fullmatch(rb"NRRD\d{4}\s*", first := file.readline(16)):

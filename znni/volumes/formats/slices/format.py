@@ -30,9 +30,6 @@ class Stack:
 
     Only the slices of a part are opened, one after the other.
 
-    Args:
-        planes: the slices.
-
     Attributes:
         shape: the extents.
         dtype: the type of the values.

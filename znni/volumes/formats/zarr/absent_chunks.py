@@ -17,10 +17,6 @@ def absent_chunks(array: Any, folder: Path) -> str:
     """Return in words how many chunks of an array in a local folder are absent.
 
     The text is empty if none is, or if there would be more than ``MOST_LISTED`` files.
-
-    Args:
-        array: the zarr.Array.
-        folder: folder of its metadata and chunks.
     """
     kind, extents = ("shard", array.shards) if array.shards else ("chunk", array.chunks)
     counts = [-(-size // extent) for size, extent in zip(array.shape, extents, strict=True)]

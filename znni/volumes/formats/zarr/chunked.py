@@ -21,9 +21,6 @@ class ChunkedZarr:
     Zarr's library decodes many at once, however large they are. So a part is read box by box,
     unless these chunks take no more memory than its values, or than ``LEAST_ROOM``.
 
-    Args:
-        array: the array.
-
     Attributes:
         shape: extents.
         dtype: type of its values.

@@ -49,13 +49,8 @@ def _counts(extents: Vec3, chunk: Vec3, enough: int, most: int) -> Vec3:
     """Return how many chunks make a shard that is large enough, or else the largest one.
 
     Whole shards make a patch along each axis along which whole chunks do. If shards are equally
-    large, the one with the shortest longest edge is returned.
-
-    Args:
-        extents: extents of the patch.
-        chunk: extents of a chunk.
-        enough: voxels of a shard that are enough.
-        most: voxels that a shard may have.
+    large, the one with the shortest longest edge is returned. ``enough`` and ``most`` are voxels of
+    a shard.
     """
     axes = [
         [n for n in range(1, extent // part + 1) if extent % (n * part) == 0] or [1]

@@ -165,12 +165,7 @@ def _open(root: str, inside: str) -> Any:
 
 
 def reading(root: str, *passed: type[Exception]) -> AbstractContextManager[None]:
-    """Turn errors of metadata, codecs, servers and credentials into one clear error.
-
-    Args:
-        root: path or URL, for the message.
-        passed: errors that are passed on unchanged.
-    """
+    """Turn errors of metadata, codecs, servers and credentials into one clear error."""
 
     def failed(error: Exception) -> InvalidInput:
         if isinstance(error, ImportError):  # the URL's protocol needs a library
@@ -225,11 +220,7 @@ def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Ite
 
 
 def _member(group: Any, level: Level, where: str, root: str) -> Any:
-    """Return the array of a resolution.
-
-    Raises:
-        InvalidInput: it is not there, or is no array.
-    """
+    """Return the array of a resolution."""
     try:
         with reading(where, KeyError):
             array = group[level.path]

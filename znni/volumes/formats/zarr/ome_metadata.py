@@ -93,10 +93,6 @@ class Level:
 def levels(attributes: Mapping[str, Any], where: str) -> list[Level]:
     """Return the resolutions of a group's first image, finest first; none if it is no image.
 
-    Args:
-        attributes: attributes of the group.
-        where: name of the group, for messages.
-
     Raises:
         InvalidInput: the metadata do not follow any version known here.
     """
@@ -188,13 +184,7 @@ def _of_space(numbers: Mapping[str, float], absent: float) -> Point:
 
 
 def dataset(path: str, scale: Sequence[float], translation: Sequence[float]) -> dict[str, Any]:
-    """Return the entry of one resolution.
-
-    Args:
-        path: path of its array.
-        scale: extent of a voxel along each axis.
-        translation: position of the first voxel along each axis.
-    """
+    """Return the entry of one resolution."""
     transformations = [
         {"type": "scale", "scale": list(scale)},
         {"type": "translation", "translation": list(translation)},

@@ -117,16 +117,7 @@ def make_image(
     coarsening: Coarsening,
     maps: tuple[str, ...] = (),
 ) -> None:
-    """Write the coarser resolutions of an array, if there are to be some, and its OME metadata.
-
-    Args:
-        root: folder or URL of the Zarr.
-        name: name of the Zarr.
-        array: the zarr.Array in it.
-        grid: position of its voxels in space.
-        coarsening: how coarser resolutions are made.
-        maps: names of its maps; empty if they have none.
-    """
+    """Write the coarser resolutions of an array, if there are to be some, and its OME metadata."""
     group = library("zarr", "zarr").open_group(root, mode="a", zarr_format=3)
     paths, grids = [LEVEL], [grid]
     if coarsening:
@@ -175,15 +166,7 @@ def open_unfinished(root: Path | str, wanted: NewOutput, mode: str) -> Any:
 def new_array(
     store: Any, wanted: NewOutput, attributes: dict[str, Any], chunk: Vec3, shard: Vec3
 ) -> Any:
-    """Make the array of an output.
-
-    Args:
-        store: where zarr makes it.
-        wanted: description of the output.
-        attributes: its attributes.
-        chunk: extents of its chunks.
-        shard: extents of its shards; those of chunks if it has none.
-    """
+    """Make the array of an output."""
     return library("zarr", "zarr").create_array(
         store,
         shape=wanted.shape,

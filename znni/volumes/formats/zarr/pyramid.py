@@ -29,10 +29,6 @@ def steps(size: Vec3, scale: Point) -> Iterator[Vec3]:
     """Yield the step from each resolution to the next, 1 or 2 along each axis.
 
     Only axes that are not much coarser than the finest one are halved, so voxels become cubes.
-
-    Args:
-        size: voxels of the finest resolution.
-        scale: extents of its voxels.
     """
     spacing = Vec3(1, 1, 1)
     while max(size) > SMALLEST:
@@ -61,11 +57,6 @@ def coarser(values: NDArray[Any], step: Vec3, coarsening: Coarsening) -> NDArray
 
     If an extent is odd, the last values stand for fewer of them. If labels are equally frequent,
     the smallest one is returned.
-
-    Args:
-        values: the finer values.
-        step: 1 or 2 along each axis.
-        coarsening: ``mean`` or ``mode``.
     """
     beyond = [(0, -extent % part) for extent, part in zip(values.shape, step, strict=True)]
     # A voxel that is there twice changes neither mean nor mode.
@@ -107,14 +98,8 @@ def write_levels(
 ) -> Iterator[tuple[str, Vec3]]:
     """Write the coarser resolutions of an array beside it, and yield path and factor of each.
 
-    The factor says how many voxels of the array became one, along each axis.
-
-    Args:
-        group: the zarr.Group around it.
-        array: the zarr.Array; its last three axes are z, y and x.
-        grid: position of its voxels in space.
-        coarsening: how voxels become one.
-        room: bytes of the blocks that are read at a time, about.
+    The factor says how many voxels of the array became one, along each axis. The last three axes of
+    the array are z, y and x.
 
     Raises:
         InvalidInput: something else has the path of a resolution.

@@ -19,11 +19,6 @@ def mend(array: Any, folder: Path, ledger: LedgerFile) -> None:
     A chunk that two blocks share is read, changed and replaced. zarr-python replaces whole files,
     so a killed run leaves all of them readable. After a power failure or other damage, unreadable
     files are deleted, and all blocks in them are computed again.
-
-    Args:
-        array: the zarr.Array, of (f, z, y, x).
-        folder: its folder.
-        ledger: the ledger of its blocks.
     """
     extents = Vec3(*(array.shards or array.chunks)[1:])
     whole = Box(Vec3(0, 0, 0), Vec3(*array.shape[1:]))

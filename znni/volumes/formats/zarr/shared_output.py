@@ -252,12 +252,7 @@ def _check_all_there(place: str, finished: Collection[Box], size: Vec3) -> None:
 
 
 def _to_compare(finished: Mapping[Box, Sequence[str]], recheck: Recheck) -> Sequence[Box]:
-    """Return the blocks to be read again, in order.
-
-    Args:
-        finished: the checksums of the finished blocks.
-        recheck: which blocks are read again.
-    """
+    """Return the blocks to be read again, in order."""
     if recheck == "all":
         return list(finished)
     several = [box for box, checksums in finished.items() if len(checksums) > 1]
