@@ -9,12 +9,52 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
-from znni.network.layer_checks import ShortText, check_count, check_extents, check_not_negative
+from znni.network.layer_checks import LayerBase, check_count, check_extents
 from znni.network.layer_geometry import NO_PADDING, ONE, ZERO, Padding, SlidBox
 
 
+class _Kernels(LayerBase):
+    """The weights of a convolution or a transposed one, and checks of their numbers."""
+
+    name: str
+    in_features: int
+    out_features: int
+    kernel: Vec3
+    activation: Activation
+    stride: Vec3
+    groups: int
+
+    def __post_init__(self) -> None:
+        where = f"layer {self.name}"
+        for what in ("in_features", "out_features", "groups"):
+            check_count(f"{where}: {what}", getattr(self, what))
+        check_extents(f"{where}: kernel", self.kernel)
+        check_extents(f"{where}: stride", self.stride)
+        check_activation(where, self.activation)
+        if self.in_features % self.groups or self.out_features % self.groups:
+            raise InvalidInput(
+                f"{where}: groups is {self.groups}, which does not divide its {self.in_features} "
+                f"input and {self.out_features} output maps; give a number that divides both"
+            )
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the output maps for an input of that many maps."""
+        check_maps(self.name, self.in_features, maps[0])
+        return self.out_features
+
+    @property
+    def taps(self) -> int:
+        """The weights of one output map."""
+        return self.in_features // self.groups * self.kernel.volume
+
+    @property
+    def parameters(self) -> int:
+        """The number of weights, biases and slopes."""
+        return self.out_features * (self.taps + 1 + has_slopes(self.activation))
+
+
 @dataclass(frozen=True, repr=False)
-class Conv(SlidBox):
+class Conv(_Kernels, SlidBox):
     """A 3D convolution (cross-correlation, as in PyTorch), a bias and an activation.
 
     Attributes:
@@ -50,15 +90,10 @@ class Conv(SlidBox):
     kind: Literal["conv"] = field(default="conv", repr=False)
 
     def __post_init__(self) -> None:
-        where = f"layer {self.name}"
-        check_count(f"{where}: in_features", self.in_features)
-        check_count(f"{where}: out_features", self.out_features)
-        for what in ("kernel", "stride", "dilation"):
-            check_extents(f"{where}: {what}", getattr(self, what))
+        super().__post_init__()
+        check_extents(f"layer {self.name}: dilation", self.dilation)
         for side in self.padding:
-            check_not_negative(f"{where}: padding", side)
-        check_activation(where, self.activation)
-        _check_groups(self)
+            check_extents(f"layer {self.name}: padding", side, least=0)
 
     @property
     def is_dense(self) -> bool:
@@ -82,30 +117,19 @@ class Conv(SlidBox):
         """The convolution of a block whose zeros outside the volume are stored with it."""
         return replace(self, padding=NO_PADDING, mode="correlation")
 
-    def maps_from(self, *maps: int) -> int:
-        """Return the output maps for an input of that many maps."""
-        check_maps(self.name, self.in_features, maps[0])
-        return self.out_features
-
     @property
     def fan_in(self) -> int:
         """The inputs of one output value."""
-        return self.in_features // self.groups * self.kernel.volume
+        return self.taps
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
         """The shape of the weights: (out, in / groups, z, y, x)."""
         return (self.out_features, self.in_features // self.groups, *self.kernel)
 
-    @property
-    def parameters(self) -> int:
-        """The number of weights, biases and slopes."""
-        taps = self.in_features // self.groups * self.kernel.volume
-        return self.out_features * (taps + 1 + has_slopes(self.activation))
-
 
 @dataclass(frozen=True, repr=False)
-class ConvTranspose(ShortText):
+class ConvTranspose(_Kernels):
     """A transposed 3D convolution, a bias and an activation.
 
     Sample ``i`` of the input adds to samples ``stride * i - padding + tap`` of the output
@@ -130,7 +154,6 @@ class ConvTranspose(ShortText):
             groups do not divide the maps.
     """
 
-    arity: ClassVar[int | None] = 1
     sees_edges: ClassVar[bool] = False
     name: str
     in_features: int
@@ -146,13 +169,8 @@ class ConvTranspose(ShortText):
 
     def __post_init__(self) -> None:
         where = f"layer {self.name}"
-        check_count(f"{where}: in_features", self.in_features)
-        check_count(f"{where}: out_features", self.out_features)
-        check_extents(f"{where}: kernel", self.kernel)
-        check_extents(f"{where}: stride", self.stride)
-        check_not_negative(f"{where}: padding", self.padding)
-        check_activation(where, self.activation)
-        _check_groups(self)
+        super().__post_init__()
+        check_extents(f"{where}: padding", self.padding, least=0)
         if not self.padding.within(self.kernel - 1):
             raise InvalidInput(
                 f"{where}: padding {self.padding} cuts off all of a kernel of {self.kernel}; give "
@@ -195,11 +213,6 @@ class ConvTranspose(ShortText):
             box.start // self.stride * self.stride, box.stop.ceil_div(self.stride) * self.stride
         )
 
-    def maps_from(self, *maps: int) -> int:
-        """Return the output maps for an input of that many maps."""
-        check_maps(self.name, self.in_features, maps[0])
-        return self.out_features
-
     def size_from(self, *sizes: Vec3) -> Vec3:
         """Return the output's samples per axis for a whole input of that size."""
         return (sizes[0] - 1) * self.stride + self.kernel - self.padding - self.padding_after
@@ -211,30 +224,12 @@ class ConvTranspose(ShortText):
     @property
     def fan_in(self) -> int:
         """The inputs of one output value, on average."""
-        taps = self.in_features // self.groups * self.kernel.volume
-        return max(1, taps // self.stride.volume)
+        return max(1, self.taps // self.stride.volume)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
         """The shape of the weights, as in PyTorch: (in, out / groups, z, y, x)."""
         return (self.in_features, self.out_features // self.groups, *self.kernel)
-
-    @property
-    def parameters(self) -> int:
-        """The number of weights, biases and slopes."""
-        taps = self.in_features // self.groups * self.kernel.volume
-        return self.out_features * (taps + 1 + has_slopes(self.activation))
-
-
-def _check_groups(layer: Conv | ConvTranspose) -> None:
-    """Check that the groups of a convolution have equal numbers of maps."""
-    check_count(f"layer {layer.name}: groups", layer.groups)
-    if layer.in_features % layer.groups or layer.out_features % layer.groups:
-        raise InvalidInput(
-            f"layer {layer.name}: groups is {layer.groups}, which does not divide its "
-            f"{layer.in_features} input and {layer.out_features} output maps; give a number that "
-            f"divides both"
-        )
 
 
 def check_maps(name: str, expected: int, maps: int) -> None:

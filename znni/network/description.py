@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from znni.core.shapes import Vec3
 from znni.core.text import counted
+from znni.network.layer_geometry import ONE
 from znni.network.layers import (
     LEAKY_SLOPE,
     NO_PADDING,
@@ -26,8 +26,6 @@ from znni.network.layers import (
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.network.normalization import EPS
-
-ONE = Vec3(1, 1, 1)
 
 
 def describe(network: Network) -> str:

@@ -9,13 +9,18 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 
 
-class ShortText:
-    """A dataclass whose text leaves out the fields that have their default values.
+class LayerBase:
+    """What layers have in common: their text leaves out the fields that have their default values.
 
     So a layer keeps its text, and networks their identity, when layers of its class get new fields.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    arity: ClassVar[int | None] = 1  # the number of values that it takes; None: any
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the output maps for inputs of that many maps."""
+        return maps[0]
 
     def __repr__(self) -> str:
         shown = (
@@ -27,37 +32,20 @@ class ShortText:
 
 
 def check_count(what: str, count: object) -> None:
-    """Check that a number is a positive integer.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Check that a number is a positive integer."""
     if not _is_at_least(count, 1):
         raise InvalidInput(f"{what} is {count!r}; give 1 or more")
 
 
-def check_extents(what: str, extents: object) -> None:
-    """Check that extents are three positive integers.
-
-    Raises:
-        InvalidInput: they are not.
-    """
-    if not isinstance(extents, Vec3) or not all(_is_at_least(extent, 1) for extent in extents):
-        raise InvalidInput(
-            f"{what} is {extents!r}; give a Vec3 of three positive integers, as Vec3(3, 3, 3)"
+def check_extents(what: str, extents: object, least: int = 1) -> None:
+    """Check that extents are three integers of at least 1, or 0."""
+    if not isinstance(extents, Vec3) or not all(_is_at_least(each, least) for each in extents):
+        three = (
+            "positive integers, as Vec3(3, 3, 3)"
+            if least
+            else "integers of 0 or more, as Vec3(1, 1, 1)"
         )
-
-
-def check_not_negative(what: str, extents: object) -> None:
-    """Check that extents are three integers of 0 or more.
-
-    Raises:
-        InvalidInput: they are not.
-    """
-    if not isinstance(extents, Vec3) or not all(_is_at_least(extent, 0) for extent in extents):
-        raise InvalidInput(
-            f"{what} is {extents!r}; give a Vec3 of three integers of 0 or more, as Vec3(1, 1, 1)"
-        )
+        raise InvalidInput(f"{what} is {extents!r}; give a Vec3 of three {three}")
 
 
 def _is_at_least(number: object, least: int) -> bool:

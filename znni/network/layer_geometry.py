@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import ClassVar, NamedTuple, Self
 
 from znni.core.shapes import Box, Vec3
-from znni.network.layer_checks import ShortText
+from znni.network.layer_checks import LayerBase
 
 ONE = Vec3(1, 1, 1)
 ZERO = Vec3(0, 0, 0)
@@ -36,10 +36,9 @@ class Padding(NamedTuple):
 NO_PADDING = Padding()
 
 
-class SameVoxel(ShortText):
+class SameVoxel(LayerBase):
     """The geometry of layers whose output has the samples of their inputs."""
 
-    arity: ClassVar[int | None] = 1
     sees_edges: ClassVar[bool] = False
     is_dense: ClassVar[bool] = False
 
@@ -72,10 +71,8 @@ class SameVoxel(ShortText):
         return size
 
 
-class SlidBox(ShortText):
+class SlidBox(LayerBase):
     """The geometry of layers that slide a box over their input: convolutions and poolings."""
-
-    arity: ClassVar[int | None] = 1  # the number of values that it takes
 
     @property
     def sees_edges(self) -> bool:

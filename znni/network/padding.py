@@ -7,7 +7,7 @@ from typing import Literal
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.network.layer_checks import check_not_negative
+from znni.network.layer_checks import check_extents
 from znni.network.layer_geometry import NO_PADDING, ZERO, Padding, SameVoxel
 
 Beyond = Literal["reflect", "edge", "wrap"]
@@ -34,7 +34,7 @@ class PadLayer(SameVoxel):
 
     def __post_init__(self) -> None:
         for side in self.padding:
-            check_not_negative(f"layer {self.name}: padding", side)
+            check_extents(f"layer {self.name}: padding", side, least=0)
         if self.mode not in ("reflect", "edge", "wrap"):
             raise InvalidInput(
                 f"layer {self.name}: mode is {self.mode!r}; give reflect, edge or wrap"
@@ -49,10 +49,6 @@ class PadLayer(SameVoxel):
     def local(self) -> PadLayer:
         """The layer for a block, whose samples beyond the volume are stored with it."""
         return replace(self, padding=NO_PADDING)
-
-    def maps_from(self, *maps: int) -> int:
-        """Return the output maps: those of the input."""
-        return maps[0]
 
     def size_from(self, *sizes: Vec3) -> Vec3:
         """Return the output's samples per axis for a whole input of that size."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.network.layer_checks import check_extents, check_not_negative
+from znni.network.layer_checks import check_extents
 from znni.network.layer_geometry import NO_PADDING, ONE, ZERO, Padding, SameVoxel, SlidBox
 
 Reduce = Literal["max", "average"]
@@ -45,12 +45,12 @@ class Pool(SlidBox):
     def __post_init__(self) -> None:
         where = f"layer {self.name}"
         check_extents(f"{where}: window", self.window)
-        check_not_negative(f"{where}: stride", self.step)
+        check_extents(f"{where}: stride", self.step, least=0)
         check_extents(f"{where}: dilation", self.dilation)
         if self.step == self.window:
             object.__setattr__(self, "step", ZERO)  # so that equal poolings compare equal
         for side in self.padding:
-            check_not_negative(f"{where}: padding", side)
+            check_extents(f"{where}: padding", side, least=0)
             if not side.within(self.reach - 1):
                 raise InvalidInput(
                     f"{where}: padding {side} is as large as the window {self.reach}; give less"
@@ -82,10 +82,6 @@ class Pool(SlidBox):
         """The pooling of a block whose samples outside the volume are stored with it."""
         return self if self.sees_edges else replace(self, padding=NO_PADDING)
 
-    def maps_from(self, *maps: int) -> int:
-        """Return the output maps for an input of that many maps."""
-        return maps[0]
-
 
 @dataclass(frozen=True, repr=False)
 class GlobalPool(SameVoxel):
@@ -105,10 +101,6 @@ class GlobalPool(SameVoxel):
     def scaled(self, scale: Vec3) -> Vec3:  # noqa: ARG002 - for an input of any scale
         """Return the voxels per sample of the output: those of the network's input."""
         return ONE
-
-    def maps_from(self, *maps: int) -> int:
-        """Return the output maps: as many as the input has."""
-        return maps[0]
 
     def size_from(self, *sizes: Vec3) -> Vec3:  # noqa: ARG002 - for inputs of any size
         """Return the output's samples per axis: one."""

@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.network.convolutions import finer
-from znni.network.layer_checks import ShortText, check_extents, check_not_negative
+from znni.network.layer_checks import LayerBase, check_extents
 from znni.network.layer_geometry import ONE, ZERO
 
 
 @dataclass(frozen=True, repr=False)
-class Upsample(ShortText):
+class Upsample(LayerBase):
     """Upsampling by whole factors, as PyTorch does it without ``align_corners``.
 
     Attributes:
@@ -28,7 +28,6 @@ class Upsample(ShortText):
         InvalidInput: a factor is not positive, a shift is negative, or there are both.
     """
 
-    arity: ClassVar[int | None] = 1
     is_dense: ClassVar[bool] = False
     name: str
     factor: Vec3
@@ -38,7 +37,7 @@ class Upsample(ShortText):
 
     def __post_init__(self) -> None:
         check_extents(f"layer {self.name}: factor", self.factor)
-        check_not_negative(f"layer {self.name}: shift", self.shift)
+        check_extents(f"layer {self.name}: shift", self.shift, least=0)
         if self.shift != ZERO and self.factor != ONE:
             raise InvalidInput(
                 f"layer {self.name} has factor {self.factor} and shift {self.shift}; give one of "
@@ -82,10 +81,6 @@ class Upsample(ShortText):
         if self.shift != ZERO:
             stop = stop.maximum(start + self.shift + 1)
         return Box(start * self.factor, stop * self.factor)
-
-    def maps_from(self, *maps: int) -> int:
-        """Return the output maps: those of the input."""
-        return maps[0]
 
     def size_from(self, *sizes: Vec3) -> Vec3:
         """Return the output's samples per axis for a whole input of that size."""
