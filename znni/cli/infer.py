@@ -16,7 +16,14 @@ import typer
 from znni.cases.set_file import is_whole_case
 from znni.cli import options
 from znni.cli.exclusions import are_several
-from znni.cli.options import WindowOptions
+from znni.cli.options import (
+    WindowOptions,
+    hardware_option,
+    input_option,
+    machines_option,
+    network_option,
+    output_option,
+)
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
 from znni.cli.whole_case import check_suits_cases, show_case
@@ -65,11 +72,7 @@ def infer(
     net: options.Net,
     *,
     weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="Weights file. Default: the one the network names.",
-            rich_help_panel="Network and windows",
-        ),
+        Path | None, network_option(help="Weights file. Default: the one the network names.")
     ] = None,
     out: Annotated[
         str | None,
@@ -83,29 +86,20 @@ def infer(
     ] = None,
     suffix: Annotated[
         str | None,
-        typer.Option(
+        output_option(
             metavar="TEXT",
             help="End of the outputs' names in a folder, after the volume's, as -cells.tif. "
             "Default: -NETWORK.h5.",
-            rich_help_panel="Output",
         ),
     ] = None,
     read: InputOptions,
     region: RegionOptions,
     limits: Choices,
     plan: Annotated[
-        Path | None,
-        typer.Option(
-            help="Run this plan, saved by znni plan --out.", rich_help_panel="Plan and hardware"
-        ),
+        Path | None, hardware_option(help="Run this plan, saved by znni plan --out.")
     ] = None,
     random_weights: Annotated[
-        int | None,
-        typer.Option(
-            metavar="SEED",
-            help="Use random weights, to try a network.",
-            rich_help_panel="Network and windows",
-        ),
+        int | None, network_option(metavar="SEED", help="Use random weights, to try a network.")
     ] = None,
     existing: ExistingOptions,
     windows: WindowOptions,
@@ -113,37 +107,33 @@ def infer(
     storage: StorageOptions,
     part: Annotated[
         str | None,
-        typer.Option(
+        machines_option(
             metavar="I/N",
             help="Compute part I of N, counted from 0; znni finish completes the output, a .zarr.",
-            rich_help_panel="Many machines",
         ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
+        machines_option(
             metavar="FILE|local:N",
             help="Compute on the machines of this cluster file, or with N processes here.",
-            rich_help_panel="Many machines",
         ),
     ] = None,
     bits: Annotated[
         Bits | None,
-        typer.Option(
+        machines_option(
             help="Whether all workers of a cluster compute the same bits, or only the same "
-            "accuracy class. Default: as its file says, or else same.",
-            rich_help_panel="Many machines",
+            "accuracy class. Default: as its file says, or else same."
         ),
     ] = None,
     recheck: Annotated[Recheck | None, options.RecheckHelp] = None,
     case: Annotated[
         bool,
-        typer.Option(
+        input_option(
             "--case",
             help="The volumes are the channels of a scan: crop, normalize and resample it as the "
             "network file's case: says, and write its labels. Needless with a results folder of "
             "nnU-Net.",
-            rich_help_panel="Input",
         ),
     ] = False,
     dry_run: Annotated[
@@ -156,10 +146,9 @@ def infer(
     ] = False,
     trace: Annotated[
         Path | None,
-        typer.Option(
+        hardware_option(
             metavar="FILE.json",
             help="Write what each thread worked at, and when, for https://ui.perfetto.dev.",
-            rich_help_panel="Plan and hardware",
         ),
     ] = None,
 ) -> None:

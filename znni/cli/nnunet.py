@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from znni.cli.options import (
+    hardware_option,
+    input_option,
+    machines_option,
+    network_option,
+    output_option,
+)
 from znni.cli.panels import PanelCommand
 from znni.cli.words import echo
 from znni.core.errors import InvalidInput
@@ -56,12 +63,9 @@ def predict(
             "labels are joined.",
         ),
     ] = None,
-    plans: Annotated[
-        str, typer.Option("-p", help="Plans of the network.", rich_help_panel="Network and windows")
-    ] = "nnUNetPlans",
+    plans: Annotated[str, network_option("-p", help="Plans of the network.")] = "nnUNetPlans",
     trainer: Annotated[
-        str,
-        typer.Option("-tr", help="Trainer of the network.", rich_help_panel="Network and windows"),
+        str, network_option("-tr", help="Trainer of the network.")
     ] = "nnUNetTrainer",
     configuration: Annotated[
         str | None, typer.Option("-c", help="Configuration, such as 3d_fullres.")
@@ -70,82 +74,48 @@ def predict(
         list[str] | None, typer.Option("-f", help="Folds, such as 0 1 2. Default: all of them.")
     ] = None,
     checkpoint: Annotated[
-        str, typer.Option("-chk", help="File of each fold.", rich_help_panel="Network and windows")
+        str, network_option("-chk", help="File of each fold.")
     ] = "checkpoint_final.pth",
     step: Annotated[
-        float,
-        typer.Option(
-            "-step_size",
-            help="Step between windows, as a share of their size.",
-            rich_help_panel="Network and windows",
-        ),
+        float, network_option("-step_size", help="Step between windows, as a share of their size.")
     ] = 0.5,
     no_mirroring: Annotated[
-        bool,
-        typer.Option(
-            "--disable_tta",
-            help="Do not mirror windows: up to 8 times as fast.",
-            rich_help_panel="Network and windows",
-        ),
+        bool, network_option("--disable_tta", help="Do not mirror windows: up to 8 times as fast.")
     ] = False,
     go_on: Annotated[
         bool, typer.Option("--continue_prediction", help="Leave labels that exist as they are.")
     ] = False,
     postprocessing: Annotated[
         Path | None,
-        typer.Option(
+        output_option(
             "-pp_pkl_file",
             metavar="FILE",
             help="Remove components as this postprocessing.pkl says. Default: remove none.",
-            rich_help_panel="Output",
         ),
     ] = None,
     save_probabilities: Annotated[
         bool,
-        typer.Option(
+        output_option(
             "--save_probabilities",
             help="Also write NAME.npz and NAME.pkl, which nnUNetv2_ensemble reads.",
-            rich_help_panel="Output",
         ),
     ] = False,
     before: Annotated[
         Path | None,
-        typer.Option(
+        input_option(
             "-prev_stage_predictions",
             metavar="FOLDER",
             help="Labels of the previous stage of a cascade. Default: they are computed.",
-            rich_help_panel="Input",
         ),
     ] = None,
-    parts: Annotated[
-        int,
-        typer.Option(
-            "-num_parts", help="Divide the cases into parts.", rich_help_panel="Many machines"
-        ),
-    ] = 1,
-    part: Annotated[
-        int,
-        typer.Option(
-            "-part_id", help="The part to compute, from 0.", rich_help_panel="Many machines"
-        ),
-    ] = 0,
+    parts: Annotated[int, machines_option("-num_parts", help="Divide the cases into parts.")] = 1,
+    part: Annotated[int, machines_option("-part_id", help="The part to compute, from 0.")] = 0,
     preparing: Annotated[
         int,
-        typer.Option(
-            "-npp",
-            min=0,
-            help="Most cases to prepare at once; fewer on few cores.",
-            rich_help_panel="Plan and hardware",
-        ),
+        hardware_option("-npp", min=0, help="Most cases to prepare at once; fewer on few cores."),
     ] = 3,
     writing: Annotated[
-        int,
-        typer.Option(
-            "-nps",
-            min=0,
-            help="Most cases to write at once; fewer on few cores.",
-            rich_help_panel="Plan and hardware",
-        ),
+        int, hardware_option("-nps", min=0, help="Most cases to write at once; fewer on few cores.")
     ] = 3,
     device: Annotated[
         Literal["cuda", "cpu"] | None, typer.Option("-device", help="Default: a GPU, if any.")
@@ -155,21 +125,19 @@ def predict(
     ] = None,
     gpus: Annotated[
         str,
-        typer.Option(
+        hardware_option(
             "--gpus",
             metavar="N|all|0,2",
             help="GPUs that compute each case together: a number, all, or a list.",
-            rich_help_panel="Plan and hardware",
         ),
     ] = "1",
     cluster: Annotated[
         str | None,
-        typer.Option(
+        machines_option(
             "--cluster",
             metavar="FILE|local:N",
             help="Compute each case on the machines of this cluster file, or with N processes "
             "here.",
-            rich_help_panel="Many machines",
         ),
     ] = None,
 ) -> None:

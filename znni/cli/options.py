@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from functools import cached_property, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,13 @@ from znni.core.option_types import Blend
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
+# typer's options under the headings of a command's help.
+network_option = partial(typer.Option, rich_help_panel="Network and windows")
+input_option = partial(typer.Option, rich_help_panel="Input")
+output_option = partial(typer.Option, rich_help_panel="Output")
+hardware_option = partial(typer.Option, rich_help_panel="Plan and hardware")
+machines_option = partial(typer.Option, rich_help_panel="Many machines")
+
 Net = Annotated[
     Path,
     typer.Option(
@@ -26,10 +33,8 @@ Net = Annotated[
         "results folder of nnU-Net.",
     ),
 ]
-RecheckHelp = typer.Option(
-    help="Finished blocks that are compared with their checksums at the end; sample: 100 at "
-    "random.",
-    rich_help_panel="Many machines",
+RecheckHelp = machines_option(
+    help="Finished blocks that are compared with their checksums at the end; sample: 100 at random."
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from znni.cli import options
-from znni.cli.options import WindowOptions, only
+from znni.cli.options import WindowOptions, machines_option, only, output_option
 from znni.cli.values import EXTENTS, are_extents, in_windows, look_like_extents, three_extents
 from znni.cli.words import echo
 from znni.core.errors import InvalidInput, option
@@ -56,39 +56,29 @@ def plan(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
+        machines_option(
             metavar="FILE|local:N",
             help="Predict time and cost of a run on the machines of this cluster file.",
-            rich_help_panel="Many machines",
         ),
     ] = None,
     limits: Choices,
     explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Also print why each layer's primitive won.", rich_help_panel="Output"
-        ),
+        bool, output_option("--explain", help="Also print why each layer's primitive won.")
     ] = False,
     alternatives: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Also rank the N fastest plans, one per patch size.",
-            rich_help_panel="Output",
+        output_option(
+            metavar="N", min=1, help="Also rank the N fastest plans, one per patch size."
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
+        output_option(
             help="Also draw the plan among its neighbours (.png, .svg or .pdf). A large volume "
-            "takes about 20 seconds.",
-            rich_help_panel="Output",
+            "takes about 20 seconds."
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the plan as JSON.", rich_help_panel="Output")
-    ] = False,
+    as_json: Annotated[bool, output_option("--json", help="Print the plan as JSON.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -97,16 +87,10 @@ def plan(
         ),
     ] = None,
     overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace an existing plan.", rich_help_panel="Output"),
+        bool, output_option("--overwrite", help="Replace an existing plan.")
     ] = False,
     fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh",
-            help="Search anew, even if the plan is kept in the cache.",
-            rich_help_panel="Output",
-        ),
+        bool, output_option("--fresh", help="Search anew, even if the plan is kept in the cache.")
     ] = False,
 ) -> None:
     """Print the fastest plan with its predicted time and memory, without running it."""
