@@ -27,7 +27,7 @@ from znni.cli.options import (
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
 from znni.cli.whole_case import check_suits_cases, show_case
-from znni.cli.words import echo, lead_to_picture
+from znni.cli.words import echo, lead_to_picture, show_many
 from znni.core.loading import begin
 from znni.core.logged import READING
 from znni.core.option_types import Bits, Recheck
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from znni.core.shapes import Vec3
     from znni.engine.report import Report
     from znni.engine.workers.processes import WaitingProcesses
-    from znni.inference.many import ManyReport
     from znni.inference.many_dry_run import ManyDryRun
     from znni.inference.request import Request
     from znni.network.network import Network
@@ -270,7 +269,7 @@ def _infer_many(volumes: list[str], request: Request, suffix: str | None, *, dry
         return
     with show_progress("volumes") as done:
         many = compute_many(volumes, request, suffix, done)
-    _show_many(many, str(request.out))
+    show_many(many, str(request.out))
 
 
 def _loaded(net: Path) -> Network:
@@ -329,15 +328,6 @@ def _formed(network: Network, size: Vec3, limits: Choices, *, shared: bool) -> N
             "reads them"
         )
     return choice.network
-
-
-def _show_many(report: ManyReport, folder: str) -> None:
-    """Print how runs over many volumes went. If some failed, list them and exit with a code."""
-    echo(f"{folder}: {report}")
-    for failure in report.failures:
-        echo(f"znni: error: {failure}", err=True)
-    if report.failures:
-        sys.exit(report.exit_code)
 
 
 def _show_dry_run(found: ManyDryRun) -> None:

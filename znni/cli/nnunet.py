@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,7 +20,7 @@ from znni.cli.options import (
     output_option,
 )
 from znni.cli.panels import PanelCommand
-from znni.cli.words import echo
+from znni.cli.words import show_many
 from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceChoice
 from znni.core.text import counted
@@ -208,11 +207,7 @@ def predict(
             most=Concurrency(preparing, writing),
             cluster=cluster,
         )
-    echo(f"{out}: {report}")
-    for failure in report.failures:
-        echo(f"znni: error: {failure}", err=True)
-    if report.failures:
-        sys.exit(report.exit_code)
+    show_many(report, out)
 
 
 @contextmanager

@@ -114,7 +114,9 @@ def plan(
             gpus=None if limits.gpus == "1" else limits.gpus,
         )
     if plot:
-        _check_drawable(plot)
+        from znni.inference.plan_plot import check_drawable, plot_plan
+
+        check_drawable(plot)
     size, stored, given = opened(volume, read)
     here = None
     if not cluster:
@@ -167,8 +169,6 @@ def plan(
     if explain:
         echo(f"\n{planning.explain(search, best)}", err=as_json)
     if plot:
-        from znni.inference.plan_plot import plot_plan
-
         plot_plan(planning.look_around(search, best), plot)
 
 
@@ -221,12 +221,6 @@ def loaded(
                     )
                 raise
     return network, warned
-
-
-def _check_drawable(plot: Path) -> None:
-    from znni.inference.plan_plot import check_drawable
-
-    check_drawable(plot)
 
 
 def formed(network: Network, size: Vec3, limits: Choices, *, as_json: bool) -> Network:

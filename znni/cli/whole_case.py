@@ -67,10 +67,9 @@ def show_case(
     def change(network: Network) -> Network:
         return in_windows(network, windows)
 
+    chosen = {"overwrite": overwrite, "change": change, "cluster": cluster, **vars(limits)}
     if dry_run:
-        found = plan_case(
-            volumes, net, out, overwrite=overwrite, change=change, cluster=cluster, **vars(limits)
-        )
+        found = plan_case(volumes, net, out, **chosen)
         plans = (plan_text(plan, limits.accuracy) for plan in found.plans)
         echo("\n".join([*plans, *map(str, found.on_cluster), str(found)]))
         return
@@ -80,11 +79,8 @@ def show_case(
             net,
             out,
             weights=weights,
-            overwrite=overwrite,
-            change=change,
-            cluster=cluster,
             progress=lambda step, done, total: progress(done, total, step, rated=False),
-            **vars(limits),
+            **chosen,
         )
     echo(report)
     lead_to_picture(volumes[0], str(report.out), "--labels")

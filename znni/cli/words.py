@@ -9,8 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from znni.cases.folder import CasesReport
+    from znni.inference.many import ManyReport
 
 # A keyword argument, with or without its value, or a function of Python.
 PYTHON = r"""[\w.]+(?:=(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s()]+))?(?:\([^()]*\))?"""
@@ -32,6 +37,15 @@ def on_command_line(text: str) -> str:
 def echo(text: object, *, err: bool = False) -> None:
     """Print a text in the words of the command line."""
     typer.echo(on_command_line(str(text)), err=err)
+
+
+def show_many(report: ManyReport | CasesReport, folder: object) -> None:
+    """Print how many runs went. If some failed, list them and exit with a code."""
+    echo(f"{folder}: {report}")
+    for failure in report.failures:
+        echo(f"znni: error: {failure}", err=True)
+    if report.failures:
+        sys.exit(report.exit_code)
 
 
 def lead_to_picture(*arguments: str) -> None:
