@@ -15,12 +15,7 @@ SHARE = 8  # writing may take this part of the allowed memory: one eighth
 
 
 class Concurrency(NamedTuple):
-    """The most cases that are worked on at the same time.
-
-    Attributes:
-        preparing: those that are prepared.
-        writing: those whose labels are written.
-    """
+    """The most cases that are worked on at the same time."""
 
     preparing: int
     writing: int

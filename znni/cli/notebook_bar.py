@@ -14,15 +14,7 @@ SECONDS = 0.25  # between two pictures of the bar
 
 @dataclass(frozen=True)
 class Bar:
-    """The bar at one moment.
-
-    Attributes:
-        done: the number of things done.
-        total: the number of all.
-        rate: things done per second.
-        speed: the rate in words.
-        beside: what else is to be said.
-    """
+    """The bar at one moment."""
 
     done: int
     total: int

@@ -60,12 +60,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Machinery:
-    """The facts about a worker that its results depend on.
-
-    Attributes:
-        machine: processor, and GPU if it has one.
-        libraries: versions by name.
-    """
+    """The facts about a worker that its results depend on."""
 
     machine: str
     libraries: Mapping[str, str]
@@ -135,11 +130,7 @@ class GetReady:
 
 @dataclass(frozen=True)
 class Probe:
-    """Compute a finished block again, and answer with a ``Probed``; nothing is written.
-
-    Attributes:
-        block: where it lies.
-    """
+    """Compute a finished block again, and answer with a ``Probed``; nothing is written."""
 
     block: Box
 
@@ -161,11 +152,7 @@ class Probed:
 
 @dataclass(frozen=True)
 class Compute:
-    """Compute a block and write it to the output; answer with the block's ledger entry.
-
-    Attributes:
-        tile: where it lies.
-    """
+    """Compute a block and write it to the output; answer with the block's ledger entry."""
 
     tile: Tile
 
@@ -204,13 +191,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer that came.
-
-    Attributes:
-        worker: the worker's address.
-        call: what was asked.
-        answer: the answer.
-    """
+    """An answer that came."""
 
     worker: str
     call: Call

@@ -60,14 +60,7 @@ def slab_bytes(extents: Vec3, slab: int, itemsize: int) -> int:
 
 
 class Tables(NamedTuple):
-    """The components of one slab.
-
-    Attributes:
-        voxels: the voxels of each component.
-        kind: the class of each component.
-        top: the first plane.
-        bottom: the last plane.
-    """
+    """The components of one slab."""
 
     voxels: NDArray[np.int64]
     kind: NDArray[np.uint16]
@@ -93,16 +86,7 @@ class Joined(NamedTuple):
 
 
 class Painting(NamedTuple):
-    """The values that some components get, slab by slab.
-
-    Attributes:
-        slab: planes of a slab.
-        classes: the class of each label.
-        connectivity: which voxels are neighbours.
-        first: the first component of each slab.
-        chosen: whether each component of a slab gets a value.
-        paint: the value of each component.
-    """
+    """The values that some components get, slab by slab."""
 
     slab: int
     classes: Classes

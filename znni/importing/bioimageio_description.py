@@ -52,12 +52,7 @@ class _Axis(BaseModel):
 
 
 class Tensor(BaseModel):
-    """An input or output. Format 0.4 gives its axes as letters, and 0.5 as a list.
-
-    Attributes:
-        name: its name.
-        test: the file of its test tensor.
-    """
+    """An input or output. Format 0.4 gives its axes as letters, and 0.5 as a list."""
 
     name: str = Field("", validation_alias=AliasChoices("id", "name"))
     own_axes: str | list[_Axis] = Field(alias="axes")

@@ -96,12 +96,7 @@ def read_config(path: Path) -> Config:
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration.
-
-    Attributes:
-        content: its values by name.
-        name: the name of its file.
-    """
+    """A configuration."""
 
     content: Mapping[str, Any]
     name: str

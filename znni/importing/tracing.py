@@ -30,12 +30,7 @@ Result = TypeVar("Result")
 
 
 class Around(NamedTuple):
-    """Samples around a value that a layer of the source cuts off, or zeros that it adds.
-
-    Attributes:
-        origin: the layer.
-        by: the numbers of samples.
-    """
+    """Samples around a value that a layer of the source cuts off, or zeros that it adds."""
 
     origin: str
     by: Padding

@@ -17,14 +17,7 @@ DEPTH = 64  # planes of such a box
 
 
 class Derived:
-    """An array whose values follow from those of another array.
-
-    Attributes:
-        shape: its extents.
-        dtype: the type of its values.
-        ndim: the number of its axes.
-        size: the number of its values.
-    """
+    """An array whose values follow from those of another array."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.shape = shape
@@ -97,11 +90,7 @@ class Above(Derived):
 
 
 class Threshold:
-    """A number that a slider changes.
-
-    Attributes:
-        value: the number.
-    """
+    """A number that a slider changes."""
 
     def __init__(self, value: float) -> None:
         self.value = value

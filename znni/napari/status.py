@@ -19,9 +19,6 @@ class RunStatus:
     Args:
         doing: what is done until the first block begins.
         share: the share of the output that an earlier run has finished.
-
-    Attributes:
-        is_computing: whether the first block has begun.
     """
 
     def __init__(self, doing: str = STARTING, share: float = 0.0) -> None:

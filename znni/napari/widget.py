@@ -54,18 +54,6 @@ class RunWidget(QWidget):
     """Plans a run of a network over a layer, runs it, and shows its output while it is written.
 
     The user can run a plan as soon as it is shown.
-
-    Attributes:
-        form: the choices.
-        threshold: the slider for the threshold.
-        plan: the button that plans.
-        run: the button that runs, or goes on.
-        cancel: the button that cancels.
-        summary: the plan in a few lines.
-        details: the whole plan, and then the report.
-        larger: the button that shows the details in a window.
-        bar: the progress.
-        status: what happens.
     """
 
     def __init__(self, napari_viewer: Any) -> None:

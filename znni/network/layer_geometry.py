@@ -13,12 +13,7 @@ ZERO = Vec3(0, 0, 0)
 
 
 class Padding(NamedTuple):
-    """The zeros around a value, in samples per axis.
-
-    Attributes:
-        before: the zeros before the first sample.
-        after: the zeros after the last sample.
-    """
+    """The zeros around a value, in samples per axis."""
 
     before: Vec3 = ZERO
     after: Vec3 = ZERO

@@ -88,10 +88,6 @@ class GlobalPool(SameVoxel):
     """The average or the maximum of each map, over a whole window.
 
     Its value has one sample, whatever the extents of its input are.
-
-    Attributes:
-        name: the name, unique within the network.
-        reduce: ``average`` or ``max``.
     """
 
     name: str

@@ -12,14 +12,7 @@ from znni.core.shapes import Box
 
 
 class Neighbours(NamedTuple):
-    """The source samples on both sides of each target sample of a box, along one axis.
-
-    Attributes:
-        left: the sample before.
-        right: the sample after. It also lies in the source.
-        weight_left: the weight of the sample before.
-        weight_right: the weight of the sample after.
-    """
+    """The source samples on both sides of each target sample of a box, along one axis."""
 
     left: NDArray[np.int32]
     right: NDArray[np.int32]

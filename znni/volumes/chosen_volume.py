@@ -49,9 +49,6 @@ class ChosenVolume(ArrayVolume):
             the value.
         voxels: extents of a voxel, instead of those that the volume has.
         finest: grid of the finest resolution, if the volume is a coarser one.
-
-    Attributes:
-        those of ``ArrayVolume``.
     """
 
     def __init__(

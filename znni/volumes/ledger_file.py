@@ -33,11 +33,7 @@ MadeAgain: TypeAlias = Callable[[Path], bool]
 
 
 class MemoryLedger:
-    """A ledger that is lost with the process, for an output that no run can resume.
-
-    Attributes:
-        content: the sum of its entries.
-    """
+    """A ledger that is lost with the process, for an output that no run can resume."""
 
     def __init__(self, identity: Mapping[str, str]) -> None:
         self.content = Ledger(identity=identity)

@@ -25,9 +25,6 @@ class RemoteFiles:
     Deleting a file may race with another process that writes it. So files are only replaced while
     the output is written.
 
-    Attributes:
-        root: URL of the folder.
-
     Raises:
         ImportError: the URL's protocol needs a library.
         OSError: there is no such protocol, or the library cannot use it.

@@ -19,11 +19,6 @@ class RemoteFolder(RemoteFiles):
     must therefore hold back the file that makes the output readable, until ``complete``. One
     process takes the place by ``take``. Or several processes share it, and each calls ``make``.
 
-    Attributes:
-        place: the URL.
-        root: URL to write to, the same.
-        ledger: folder of the ledger, if several processes write.
-
     Raises:
         InvalidInput: nothing can be made at such a URL.
     """

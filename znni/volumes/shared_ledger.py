@@ -94,11 +94,7 @@ class SharedBlocks:
 
 
 class SharedLedger:
-    """The folder of logs of an output, and this process's own log.
-
-    Attributes:
-        partial: the name ``NAME.partial``.
-    """
+    """The folder of logs of an output, and this process's own log."""
 
     def __init__(self, files: Files) -> None:
         self.partial = files.root.removesuffix(".ledger")

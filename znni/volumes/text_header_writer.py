@@ -20,13 +20,7 @@ LEVEL = 1  # of deflate
 
 
 class TextHeaderWriter(StagedWriter):
-    """Writes a file with a header of text, and then the values: first those of the first map.
-
-    Attributes:
-        name: the name of the format.
-        ending: the ending of files with header and values.
-        types: the types of values that the format has.
-    """
+    """Writes a file with a header of text, and then the values: first those of the first map."""
 
     name: ClassVar[str]
     ending: ClassVar[str]

@@ -44,12 +44,7 @@ def chunk_places(dataset: h5py.Dataset) -> NDArray[np.int64]:
 
 
 class ChunkRow(NamedTuple):
-    """Chunks that follow each other along the last axis, and are read together.
-
-    Attributes:
-        start: the first index of the first chunk along each axis.
-        chunks: how many there are.
-    """
+    """Chunks that follow each other along the last axis, and are read together."""
 
     start: tuple[int, ...]
     chunks: int

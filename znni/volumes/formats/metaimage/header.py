@@ -31,13 +31,7 @@ AXES = "xyzt"
 
 
 class Header(NamedTuple):
-    """The content of a header.
-
-    Attributes:
-        path: its file.
-        fields: its fields in order.
-        end: the place of the first byte behind the header.
-    """
+    """The content of a header."""
 
     path: Path
     fields: dict[str, str]
