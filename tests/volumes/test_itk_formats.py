@@ -194,6 +194,16 @@ def test_several_maps_and_points_in_time() -> None:
     with pytest.raises(InvalidInput, match="3 points in time along t; a run takes one"):
         open_volume(times)
     np.testing.assert_array_equal(open_volume(times, time=2).read(BOX), four[2:, *BOX.slices])
+    pairs = np.stack([four, four + 1], axis=-1)
+    mha(
+        pairs,
+        NDims="4",
+        DimSize="7 6 5 3",
+        ElementNumberOfChannels="2",
+        ElementSpacing="2 3 5 1",
+        Offset="1 2 3 0",
+    )
+    assert "at each of 3 points in time" in describe_volume("v.mha")
 
 
 REFUSED_NRRD: dict[str, tuple[dict[str, str | None], str]] = {

@@ -15,6 +15,8 @@ from znni.core.option_types import Packing
 from znni.core.volume import NewOutput
 from znni.volumes.formats import check_plain
 from znni.volumes.staged_output import Content, StagedWriter
+from znni.volumes.stored import local_file
+from znni.volumes.text_header import TextHeader
 
 LEVEL = 1  # of deflate
 
@@ -25,6 +27,7 @@ class TextHeaderWriter(StagedWriter):
     name: ClassVar[str]
     ending: ClassVar[str]
     types: ClassVar[tuple[str, ...]]
+    header_type: ClassVar[type[TextHeader]]
 
     @abstractmethod
     def header(self, content: Content, *, packed: bool) -> bytes:
@@ -36,6 +39,11 @@ class TextHeaderWriter(StagedWriter):
 
     def write_rest(self, file: IO[bytes], content: Content, packed: int | None) -> None:
         """Write what comes after the values."""
+
+    def kept_ledger(self) -> bytes:
+        """Return the ledger in a whole output."""
+        header = self.header_type.read(local_file(self.place, self.name))
+        return str(header.stored.get("ledger", "")).encode()
 
     def check(self, wanted: NewOutput) -> None:
         """Refuse an output that such a file cannot hold."""

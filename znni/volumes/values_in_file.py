@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from znni.core.errors import InvalidInput
 from znni.core.option_types import Moment
 from znni.core.volume import Grid
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.packed_array import PackedArray
-from znni.volumes.stored import StoredVolume, decompressed, errors_as, reason
+from znni.volumes.stored import StoredVolume, decompressed
 
 LARGEST_HEADER = 2**26  # bytes; a longer one is of another kind of file
 
@@ -73,15 +71,6 @@ class ValuesInFile(NamedTuple):
         if isinstance(array, PackedArray):
             return StoredVolume(named, place, grid, attributes, chunk_bytes=array.chunk_bytes)
         return StoredVolume(named, place, grid, attributes, chunks=("mapped", None, array.row))
-
-
-def damage_of(place: str, name: str, whole: str) -> AbstractContextManager[None]:
-    """Turn all errors about a damaged file into one."""
-    return errors_as(
-        lambda error: InvalidInput(
-            f"{place}: cannot be read as {name}: {reason(error)}; give a whole {whole}"
-        )
-    )
 
 
 def extents(text: str) -> tuple[int, ...]:

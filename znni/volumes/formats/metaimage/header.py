@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.option_types import Moment
+from znni.core.volume import Grid
 from znni.core.voxel_size import UNITS_BY_SYMBOL
+from znni.volumes.grid_attributes import grid_of, in_unit
+from znni.volumes.orientation import affine_from_lps, origin_of, steps_in_lps
+from znni.volumes.text_header import TextHeader
 from znni.volumes.values_in_file import LARGEST_HEADER, ValuesInFile, beside, extents
 
 TYPES = {
@@ -27,25 +33,35 @@ ORDERS = ("BinaryDataByteOrderMSB", "ElementByteOrderMSB")
 # The fields that say where the values are, and how they are compressed.
 PLACES = (LAST, "HeaderSize", "CompressedData", "CompressedDataSize")
 UNIT_LENGTH = 1e-3  # by which the length of a direction may differ from 1
-AXES = "xyzt"
+NEAR = 1e-5  # share by which lengths in a header and in attributes may differ
+MARK = b"\nznni:"  # behind the values, how an output was made begins like this
 
 
-class Header(NamedTuple):
-    """The content of a header."""
+class Header(TextHeader):
+    """The content of a header, whose fields are in order."""
 
-    path: Path
-    fields: dict[str, str]
-    end: int
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the header of a file."""
+        fields = dict[str, str]()
+        with path.open("rb") as file:
+            while given := file.readline(LARGEST_HEADER - file.tell()):
+                found, sign, value = given.decode(errors="replace").partition("=")
+                name = found.strip()
+                if not sign or (not fields and name not in ("ObjectType", "NDims", "Comment")):
+                    break
+                fields[name] = value.strip()
+                if name == LAST:
+                    if fields.get("ObjectType", "Image") != "Image":
+                        raise ValueError(f"its ObjectType is {fields['ObjectType']}, and no Image")
+                    return cls(path, fields, file.tell())
+        raise ValueError(f"it has no header that ends with {LAST}")
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The extents of the axes, the fastest first.
-
-        Raises:
-            ValueError: there are too few or too many.
-        """
-        sizes = extents(self._needed("DimSize"))
-        if len(sizes) != int(self._needed("NDims")) or len(sizes) not in (2, 3, 4):
+        """The extents of the axes, the fastest first."""
+        sizes = extents(self.needed("DimSize"))
+        if len(sizes) != int(self.needed("NDims")) or len(sizes) not in (2, 3, 4):
             raise ValueError(
                 f"its DimSize is {self.fields['DimSize']}; two to four extents are expected"
             )
@@ -56,16 +72,14 @@ class Header(NamedTuple):
         """The number of values of a voxel."""
         return int(self.fields.get("ElementNumberOfChannels", 1))
 
-    def values(self, *, fourth: str) -> ValuesInFile:
-        """Return the place of the values.
+    @property
+    def moments(self) -> int:
+        """The points in time."""
+        return self.sizes[3] if self.maps > 1 and len(self.sizes) > 3 else 1
 
-        Args:
-            fourth: the name of a fourth axis: c for maps or t for time.
-
-        Raises:
-            ValueError: the header has no such place, or one that znni does not read.
-        """
-        kind = self._needed("ElementType")
+    def values(self, time: Moment | None = None) -> ValuesInFile:
+        """Return the place of the values. A fourth axis is maps, unless the user says time."""
+        kind = self.needed("ElementType")
         if kind.removesuffix("_ARRAY") not in TYPES:
             raise ValueError(f"its ElementType is {kind}; znni reads {', '.join(TYPES)}")
         if not self._is_true("BinaryData", True):
@@ -78,10 +92,11 @@ class Header(NamedTuple):
             )
         big = any(self._is_true(name, False) for name in ORDERS)
         dtype = np.dtype(TYPES[kind.removesuffix("_ARRAY")]).newbyteorder(">" if big else "<")
-        axes, shape = (AXES[:3] + fourth)[: len(self.sizes)], self.sizes
+        fourth = "t" if time is not None or self.maps > 1 else "c"
+        axes, shape = f"xyz{fourth}"[: len(self.sizes)], self.sizes
         if self.maps > 1:
             axes, shape = f"c{axes}", (self.maps, *shape)
-        name, path, start = self._needed(LAST), self.path, self.end
+        name, path, start = self.needed(LAST), self.path, self.end
         if name.upper() != LOCAL:
             if name.startswith("LIST") or "%" in name:
                 raise ValueError("its values are in several files; save them in one")
@@ -91,13 +106,37 @@ class Header(NamedTuple):
         start = -1 if skipped == -1 and not packed else start + max(skipped, 0)
         return ValuesInFile(path, start, dtype, axes[::-1], shape[::-1], packed)
 
-    def behind(self, values: ValuesInFile) -> int:
-        """Return the place of the first byte behind the values, in the header's own file."""
-        if values.file != self.path:
-            return self.end
-        return self.end + (
-            int(self.fields.get("CompressedDataSize", 0)) if values.packed else values.nbytes
-        )
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The account of how an output was made, which lies behind its values."""
+        values, behind = self.values(), self.end
+        if values.file == self.path:
+            packed = int(self.fields.get("CompressedDataSize", 0))
+            behind += packed if values.packed else values.nbytes
+        with self.path.open("rb") as file:
+            file.seek(behind)
+            return dict(json.loads(file.read())) if file.read(len(MARK)) == MARK else {}
+
+    def grid(self, attributes: dict[str, Any]) -> Grid:
+        """Return the place of the voxels, given the attributes of an output.
+
+        Every header has directions. Only the attributes of an output say that nobody knows these.
+        """
+        if not self.has_spacing:
+            return Grid()
+        noted = grid_of(attributes)
+        if noted != Grid() and noted.affine is None and self._lies_at(noted):
+            return noted
+        x, y, z = map(abs, map(float, self.spacing))
+        affine = affine_from_lps(self.steps, self.origin)
+        return Grid((z, y, x), origin_of(affine, (z, y, x), attributes), (self.unit,) * 3, affine)
+
+    def _lies_at(self, grid: Grid) -> bool:
+        """Return whether the header has the steps and the origin of a grid."""
+        steps, origin = steps_in_lps(in_unit(grid, "millimeter"))
+        near = NEAR * np.abs(steps).max()
+        same_steps = np.allclose(self.steps, steps, rtol=NEAR, atol=near)
+        return same_steps and np.allclose(self.origin, origin, rtol=NEAR, atol=near)
 
     @property
     def steps(self) -> NDArray[np.float64]:
@@ -148,11 +187,6 @@ class Header(NamedTuple):
         lines = [f"{name} = {value}\n" for name, value in {**kept, LAST: LOCAL}.items()]
         return "".join(lines).encode()
 
-    def _needed(self, name: str) -> str:
-        if name not in self.fields:
-            raise ValueError(f"it has no field {name!r}")
-        return self.fields[name]
-
     def _is_true(self, name: str, otherwise: bool) -> bool:
         given = self.fields.get(name)
         return given[:1] in ("T", "t", "1") if given else otherwise
@@ -166,19 +200,3 @@ class Header(NamedTuple):
         if len(found) != count:
             raise ValueError(f"its {name} is {self.fields[name]}; {count} numbers are expected")
         return found
-
-
-def read_header(path: Path) -> Header:
-    """Read the header of a file."""
-    fields = dict[str, str]()
-    with path.open("rb") as file:
-        while given := file.readline(LARGEST_HEADER - file.tell()):
-            name, sign, value = given.decode(errors="replace").partition("=")
-            if not sign or (not fields and name.strip() not in ("ObjectType", "NDims", "Comment")):
-                break
-            fields[name.strip()] = value.strip()
-            if name.strip() == LAST:
-                if fields.get("ObjectType", "Image") != "Image":
-                    raise ValueError(f"its ObjectType is {fields['ObjectType']}, and no Image")
-                return Header(path, fields, file.tell())
-    raise ValueError(f"it has no header that ends with {LAST}")

@@ -9,13 +9,11 @@ import numpy as np
 
 from znni.core.volume import Grid
 from znni.volumes.formats.metaimage import NAME
-from znni.volumes.formats.metaimage.format import MARK, stored_in
-from znni.volumes.formats.metaimage.header import LAST, LOCAL, TYPES, UNKNOWN, read_header
+from znni.volumes.formats.metaimage.header import LAST, LOCAL, MARK, TYPES, UNKNOWN, Header
 from znni.volumes.grid_attributes import in_unit
 from znni.volumes.orientation import steps_in_lps
 from znni.volumes.parallel_gzip import zlibbed
 from znni.volumes.staged_output import Content
-from znni.volumes.stored import local_file
 from znni.volumes.text_header_writer import LEVEL, TextHeaderWriter
 
 NAMES = {dtype: name for name, dtype in reversed(TYPES.items())}  # the first name of each type
@@ -28,6 +26,7 @@ class MetaImageWriter(TextHeaderWriter):
     name = NAME
     ending = ".mha"
     types = tuple(NAMES)
+    header_type = Header
 
     def header(self, content: Content, *, packed: bool) -> bytes:
         """Return what comes before the values. It has a gap for the bytes of compressed values."""
@@ -58,11 +57,6 @@ class MetaImageWriter(TextHeaderWriter):
     def pack(self, pieces: Iterable[memoryview]) -> Iterator[bytes]:
         """Return the stream of compressed bytes."""
         return zlibbed(pieces, LEVEL)
-
-    def kept_ledger(self) -> bytes:
-        """Return the ledger in a whole output."""
-        header = read_header(local_file(self.place, NAME))
-        return str(stored_in(header, header.values(fourth="c")).get("ledger", "")).encode()
 
 
 WRITER = MetaImageWriter

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.option_types import Moment
+from znni.core.volume import Grid
 from znni.core.voxel_size import UNITS_BY_SYMBOL
-from znni.volumes.orientation import FLIPPED
+from znni.volumes.grid_attributes import grid_of
+from znni.volumes.orientation import FLIPPED, affine_from_lps, origin_of
+from znni.volumes.text_header import TextHeader
 from znni.volumes.values_in_file import LARGEST_HEADER, ValuesInFile, beside, extents
+
+KEY = "znni"  # under which an output notes how it was made
 
 # The names of each type.
 NAMES = {
@@ -48,45 +56,80 @@ PLACES = ("encoding", "datafile", "lineskip", "byteskip")
 Value = TypeVar("Value")
 
 
-class Header(NamedTuple):
-    """The content of a header.
+@dataclass(frozen=True)
+class Header(TextHeader):
+    """The content of a header. The names of its fields have no spaces here.
 
     Attributes:
-        path: its file.
         lines: its lines, without the empty one at the end.
-        fields: the values of its fields, whose names have no spaces here.
         keys: what other programs note, by name.
-        end: the place of the first byte behind the header.
     """
 
-    path: Path
     lines: tuple[str, ...]
-    fields: dict[str, str]
     keys: dict[str, str]
-    end: int
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the header of a file."""
+        lines, fields, keys = list[str](), dict[str, str](), dict[str, str]()
+        with path.open("rb") as file:
+            if not re.fullmatch(rb"NRRD\d{4}\s*", first := file.readline(16)):
+                raise ValueError("it does not begin with NRRD and a version")
+            lines.append(first.decode().strip())
+            while given := file.readline(LARGEST_HEADER - file.tell()):
+                line = given.decode(errors="replace").rstrip("\r\n")
+                if not line:
+                    break
+                lines.append(line)
+                if line.startswith("#"):
+                    continue
+                if not (match := LINE.fullmatch(line)):
+                    raise ValueError(f"its line {line[:80]!r} is no field")
+                if match[2] == "=":
+                    keys[match[1]] = match[3]
+                else:
+                    fields[_name(line)] = match[3].strip()
+            return cls(path, fields, file.tell(), tuple(lines), keys)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The extents of the axes, the fastest first.
-
-        Raises:
-            ValueError: one of them is not an extent.
-        """
-        return extents(self._needed("sizes"))
+        """The extents of the axes, the fastest first."""
+        return extents(self.needed("sizes"))
 
     @property
-    def values(self) -> ValuesInFile:
-        """The place of the values.
+    def moments(self) -> int:
+        """The points in time."""
+        return dict(zip(self.axes, self.sizes, strict=True)).get("t", 1)
 
-        Raises:
-            ValueError: the header has no such place, or one that znni does not read.
-        """
-        dtype = np.dtype(_known(self._needed("type").lower(), TYPES, "type"))
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The account of how an output was made."""
+        try:
+            return dict(json.loads(self.keys.get(KEY, "{}").replace("\\\\", "\\")))
+        except ValueError:  # a key of another program
+            return {}
+
+    def grid(self, attributes: dict[str, Any]) -> Grid:
+        """Return the place of the voxels, given the attributes of an output."""
+        steps = self.steps
+        if steps is None:
+            known = self.spacings
+            z, y, x = (known.get(axis, 1.0) for axis in "zyx")
+            if (z, y, x) == (1.0, 1.0, 1.0) and not known:
+                return Grid()
+            return Grid((z, y, x), grid_of(attributes).translation, self.units)
+        x, y, z = (float(np.sqrt(np.square(step).sum())) for step in steps)
+        affine = affine_from_lps(steps, self.origin)
+        return Grid((z, y, x), origin_of(affine, (z, y, x), attributes), self.units, affine)
+
+    def values(self, time: Moment | None = None) -> ValuesInFile:  # noqa: ARG002
+        """Return the place of the values."""
+        dtype = np.dtype(_known(self.needed("type").lower(), TYPES, "type"))
         if dtype.itemsize > 1:
-            endian = self._needed("endian").lower()
+            endian = self.needed("endian").lower()
             dtype = dtype.newbyteorder(_known(endian, {"little": "<", "big": ">"}, "endian"))
         packed = _known(
-            self._needed("encoding").lower(),
+            self.needed("encoding").lower(),
             dict.fromkeys(RAW, False) | dict.fromkeys(PACKED, True),
             "encoding",
         )
@@ -188,34 +231,6 @@ class Header(NamedTuple):
         """The header of a copy that is not compressed."""
         kept = [line for line in self.lines if _name(line) not in PLACES]
         return "\n".join([*kept, f"encoding: {RAW[0]}", "", ""]).encode()
-
-    def _needed(self, name: str) -> str:
-        if name not in self.fields:
-            raise ValueError(f"it has no field {name!r}")
-        return self.fields[name]
-
-
-def read_header(path: Path) -> Header:
-    """Read the header of a file."""
-    lines, fields, keys = list[str](), dict[str, str](), dict[str, str]()
-    with path.open("rb") as file:
-        if not re.fullmatch(rb"NRRD\d{4}\s*", first := file.readline(16)):
-            raise ValueError("it does not begin with NRRD and a version")
-        lines.append(first.decode().strip())
-        while given := file.readline(LARGEST_HEADER - file.tell()):
-            line = given.decode(errors="replace").rstrip("\r\n")
-            if not line:
-                break
-            lines.append(line)
-            if line.startswith("#"):
-                continue
-            if not (match := LINE.fullmatch(line)):
-                raise ValueError(f"its line {line[:80]!r} is no field")
-            if match[2] == "=":
-                keys[match[1]] = match[3]
-            else:
-                fields[_name(line)] = match[3].strip()
-        return Header(path, tuple(lines), fields, keys, file.tell())
 
 
 def _name(line: str) -> str:

@@ -8,13 +8,11 @@ import numpy as np
 
 from znni.core.volume import Grid
 from znni.volumes.formats.nrrd import NAME
-from znni.volumes.formats.nrrd.format import KEY, stored_in
-from znni.volumes.formats.nrrd.header import NAMES, PACKED, RAW, SYMBOLS, read_header
+from znni.volumes.formats.nrrd.header import KEY, NAMES, PACKED, RAW, SYMBOLS, Header
 from znni.volumes.grid_attributes import in_unit
 from znni.volumes.orientation import steps_in_lps
 from znni.volumes.parallel_gzip import gzipped
 from znni.volumes.staged_output import Content
-from znni.volumes.stored import local_file
 from znni.volumes.text_header_writer import LEVEL, TextHeaderWriter
 
 
@@ -24,6 +22,7 @@ class NrrdWriter(TextHeaderWriter):
     name = NAME
     ending = ".nrrd"
     types = tuple(NAMES)
+    header_type = Header
 
     def header(self, content: Content, *, packed: bool) -> bytes:
         """Return what comes before the values."""
@@ -48,11 +47,6 @@ class NrrdWriter(TextHeaderWriter):
     def pack(self, pieces: Iterable[memoryview]) -> Iterator[bytes]:
         """Return the stream of compressed bytes."""
         return gzipped(pieces, LEVEL)
-
-    def kept_ledger(self) -> bytes:
-        """Return the ledger in a whole output."""
-        header = read_header(local_file(self.place, NAME))
-        return str(stored_in(header).get("ledger", "")).encode()
 
 
 WRITER = NrrdWriter
