@@ -114,36 +114,20 @@ def _asked(
     overwrite: bool,
 ) -> tuple[Case, NetworkSet]:
     """Return the case and its networks."""
+    from znni.cases.case_folder import Case
     from znni.cases.network_set import networks_at
+    from znni.cases.results_folder import previous_network
+    from znni.volumes.locate import stem
     from znni.volumes.output_place import check_replaceable
 
     networks = networks_at(Path(network), change)
-    case = _case_of(files, Path(network), networks, change, out)
+    rules = networks.rules
+    name = f"{stem(str(files[0]))}-{networks.name}{rules.file_ending}"
+    case = Case(tuple(map(Path, files)), Path(out or name))
+    if rules.previous_stage and len(files) > len(rules.channels):
+        case = replace(case, files=case.files[:-1], previous=case.files[-1])
+    elif rules.previous_stage and is_results(Path(network)):
+        previous = previous_network(Results(Path(network)), networks.networks[0], change)
+        case = replace(case, previous=previous)
     check_replaceable(case.out, overwrite=overwrite)  # its folder is made if need be
     return case, networks
-
-
-def _case_of(
-    files: Sequence[str | Path],
-    network: Path,
-    networks: NetworkSet,
-    change: Change,
-    out: str | Path | None,
-) -> Case:
-    """Return the case of these files."""
-    from znni.cases.case_folder import Case
-    from znni.cases.results_folder import previous_network
-    from znni.volumes.locate import stem
-
-    rules = networks.rules
-    case = Case(
-        tuple(map(Path, files)),
-        Path(out or f"{stem(str(files[0]))}-{networks.name}{rules.file_ending}"),
-    )
-    if not rules.previous_stage:
-        return case
-    if len(files) > len(rules.channels):
-        return replace(case, files=case.files[:-1], previous=case.files[-1])
-    if not is_results(network):
-        return case
-    return replace(case, previous=previous_network(Results(network), networks.networks[0], change))

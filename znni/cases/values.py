@@ -50,11 +50,6 @@ def changed_bytes(size: Vec3, maps: int) -> int:
     return CHANGED_BYTES * max(plane, min(SLAB_VALUES, size.z * plane))
 
 
-def _planes(values: int) -> int:
-    """Return the planes of a slab, if a plane of all maps has so many values."""
-    return max(1, SLAB_VALUES // values)
-
-
 def _changed(change: Change, slabs: Slabs) -> Iterator[Float32]:
     """Yield values slab by slab, changed."""
     return map(change, slabs())
@@ -69,7 +64,7 @@ class _Planes:
         self._file, self._begin = file, file.tell()
         self.maps, self._depth, *plane = self._shape
         self._plane = prod(plane)
-        self._slab = _planes(self.maps * self._plane)
+        self._slab = max(1, SLAB_VALUES // (self.maps * self._plane))
 
     def starts(self) -> range:
         """Return the first plane of each slab."""
