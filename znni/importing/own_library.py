@@ -26,10 +26,8 @@ def own_library_advice(source: Any) -> str:
         if path.suffix in (".h5", ".hdf5"):  # ZNN itself is not maintained
             return ""
         return _advice("export it to ONNX, and give that file", "model.onnx")
-    if torch is not None and isinstance(source, torch.export.ExportedProgram):
-        saved = SAVED.format(program="program")
-        return _advice(f"save it by {saved}, and give that file", "model.pt2")
-    saved = SAVED.format(program=OF_MODULE)
+    is_program = torch is not None and isinstance(source, torch.export.ExportedProgram)
+    saved = SAVED.format(program="program" if is_program else OF_MODULE)
     return _advice(f"save it by {saved}, and give that file", "model.pt2")
 
 
