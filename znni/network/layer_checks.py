@@ -10,7 +10,7 @@ from znni.core.shapes import Vec3
 
 
 class LayerBase:
-    """What layers have in common: their text leaves out the fields that have their default values.
+    """The common parts of layers: their text leaves out the fields that have their default values.
 
     So a layer keeps its text, and networks their identity, when layers of its class get new fields.
     """
