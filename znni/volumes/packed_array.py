@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from itertools import product
 from math import prod
@@ -13,8 +12,9 @@ from weakref import finalize
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from zlib_ng import zlib_ng
 
-EITHER = 32 + zlib.MAX_WBITS  # zlib's number of streams with a header of zlib or of gzip
+EITHER = 32 + zlib_ng.MAX_WBITS  # zlib's number of streams with a header of zlib or of gzip
 TAKEN = 2**18  # bytes that are read or unpacked at a time
 DIMENSIONS = 3  # of the part that is unpacked plane by plane
 
@@ -46,7 +46,7 @@ class PackedArray:
 
         Raises:
             EOFError: the stream is too short.
-            zlib.error: it is damaged.
+            zlib_ng.error: it is damaged.
         """
         parts = [range(*part.indices(extent)) for part, extent in zip(key, self.shape, strict=True)]
         outer = max(0, len(parts) - DIMENSIONS) + 1
@@ -65,7 +65,7 @@ class PackedArray:
 
         Raises:
             EOFError: the stream is too short.
-            zlib.error: it is damaged.
+            zlib_ng.error: it is damaged.
         """
         stream = _Stream(self._file, self._offset)
         left = prod(self.shape) * self.dtype.itemsize
@@ -108,7 +108,7 @@ class _Stream:
         self.position = 0
         self._file = file.open("rb")
         self._file.seek(offset)
-        self._decoder = zlib.decompressobj(EITHER)
+        self._decoder = zlib_ng.decompressobj(EITHER)
         self.close = finalize(self, self._file.close)
 
     def read(self, count: int) -> bytes:
@@ -116,7 +116,7 @@ class _Stream:
 
         Raises:
             EOFError: there are fewer.
-            zlib.error: the stream is damaged.
+            zlib_ng.error: the stream is damaged.
         """
         found = b"".join(self._pieces(count))
         self.position += count
@@ -125,7 +125,7 @@ class _Stream:
     def _pieces(self, count: int) -> Iterator[bytes]:
         while count:
             if self._decoder.eof:  # gzip's files may have several streams
-                rest, self._decoder = self._decoder.unused_data, zlib.decompressobj(EITHER)
+                rest, self._decoder = self._decoder.unused_data, zlib_ng.decompressobj(EITHER)
             else:
                 rest = self._decoder.unconsumed_tail
             packed = rest or self._file.read(TAKEN)

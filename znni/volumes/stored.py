@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from numpy.typing import NDArray
+from zlib_ng import zlib_ng
 
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, Unreachable, Unreadable, ZnniError
@@ -164,7 +164,7 @@ def decompressed(place: str, copy: Path, write: Callable[[IO[bytes]], object]) -
     try:
         with partial.open("wb") as file:
             write(file)
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib_ng.error) as error:
         raise InvalidInput(
             f"{place}: cannot be decompressed: {reason(error)}; check or copy the file again"
         ) from None

@@ -5,13 +5,13 @@ HDF5 itself decodes one chunk at a time, under a lock that all its files share.
 
 from __future__ import annotations
 
-import zlib
 from math import prod
 from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from zlib_ng import zlib_ng
 
 from znni.volumes.formats.hdf5.chunked import NOWHERE, ChunkedDataset
 
@@ -60,7 +60,8 @@ class CompressedDataset(ChunkedDataset):
         for index, code in reversed(list(enumerate(self._filters))):
             if not skipped >> index & 1:
                 if code == DEFLATE:
-                    data = zlib.decompress(data, bufsize=nbytes)  # else it takes three times these
+                    # Without the size, it takes three times these bytes.
+                    data = zlib_ng.decompress(data, bufsize=nbytes)
                 else:
                     data = self._unshuffled(data)
         return np.frombuffer(data, self.dtype, prod(chunks)).reshape(chunks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from zlib_ng import gzip_ng
 
 from znni.core.errors import InvalidInput
 from znni.core.option_types import Moment
@@ -135,7 +135,7 @@ def unpack_nifti(place: str, copy: Path) -> Path:
         return Path(place)
 
     def write(file: IO[bytes]) -> None:
-        with gzip.open(place) as packed:
+        with gzip_ng.open(place) as packed:
             shutil.copyfileobj(packed, file, COPIED)
 
     return decompressed(place, copy.with_suffix(".nii"), write)
