@@ -21,6 +21,10 @@ CANNOT_COMPILE = "cannot compile it"
 
 HALVES = ("float16", "bfloat16")
 
+# Only the GPU computes. A search for the host's vector instructions takes minutes, also when a
+# compiled form is loaded: it imports PyTorch in one new process for each kind.
+NO_VECTORS = {"cpp.vec_isa_ok": False}
+
 
 def open_on_gpu(file: str, numbers: str, compiled: str) -> Callable[[Any, Any, int], None]:
     """Return the function that computes an input (1, f, z, y, x) into an output, on a stream.
@@ -111,12 +115,8 @@ def compile_model(file: str, numbers: str, x: Any, compiled: str) -> None:
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             program = torch.export.export(module, (x,))
-            # Only the GPU computes. A search for the host's vector instructions takes minutes: it
-            # imports PyTorch in one new process for each kind.
             torch._inductor.aoti_compile_and_package(
-                program,
-                package_path=compiled,
-                inductor_configs={"cpp.vec_isa_ok": False},
+                program, package_path=compiled, inductor_configs=NO_VECTORS
             )
     except Exception as error:  # the compilers have errors of their own, of all kinds
         raise Refused(
@@ -129,7 +129,10 @@ def _opened(file: str, numbers: str, compiled: str) -> Callable[[Any], Any]:
     import torch
 
     if compiled:
-        with warnings.catch_warnings(action="ignore"):  # of PyTorch about its own code
+        from torch._inductor import config
+
+        # PyTorch warns about its own code.
+        with config.patch(NO_VECTORS), warnings.catch_warnings(action="ignore"):
             # A run of several threads would ask for events, which a recording forbids.
             package = torch._inductor.aoti_load_package(compiled, run_single_threaded=True)
 

@@ -164,7 +164,7 @@ def decompressed(place: str, copy: Path, write: Callable[[IO[bytes]], object]) -
     try:
         with partial.open("wb") as file:
             write(file)
-    except (OSError, EOFError, zlib_ng.error) as error:
+    except (OSError, EOFError, zlib_ng.error) as error:  # type: ignore[misc] # a class it is
         raise InvalidInput(
             f"{place}: cannot be decompressed: {reason(error)}; check or copy the file again"
         ) from None

@@ -135,7 +135,7 @@ def unpack_nifti(place: str, copy: Path) -> Path:
         return Path(place)
 
     def write(file: IO[bytes]) -> None:
-        with gzip_ng.open(place) as packed:
+        with gzip_ng.open(place) as packed:  # type: ignore[no-untyped-call]
             shutil.copyfileobj(packed, file, COPIED)
 
     return decompressed(place, copy.with_suffix(".nii"), write)
