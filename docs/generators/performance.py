@@ -60,6 +60,7 @@ PAGES = {
             "end-to-end",
             "phases",
             "many-volumes",
+            "case-folder",
             "default-memory",
             "volumes",
             "zarr-libraries",

@@ -133,15 +133,39 @@ def cpu_unets(records: Records) -> str:
 
 def whole_scans(records: Records) -> str:
     """Return whole scans on two cores, from the file to the labels, beside nnU-Net's command."""
-    names = [f"whole-scan-2-cores-{classes}.json" for classes in (25, 117)]
+    return _whole_scans(records, [f"whole-scan-2-cores-{classes}.json" for classes in (25, 117)])
+
+
+def gpu_whole_scans(records: Records) -> str:
+    """Return a whole scan on a GPU, from the file to the labels, beside nnU-Net's command."""
+    return _whole_scans(records, [f"whole-scan-h200-{count}.json" for count in (1, 5)])
+
+
+def _whole_scans(records: Records, names: Sequence[str]) -> str:
     lines = []
     for name in names:
         ours, *peers = records[name].rows
-        line = {"classes": str(ours["classes"]), "znni": _scan(ours)}
+        line = {"networks": str(ours["networks"]), "classes": str(ours["classes"])}
+        line["znni"], line["znni, first run"] = _scan(ours), f"{ours['first_seconds']:.0f} s"
         for peer in peers:
             line[str(peer["name"])] = f"{_scan(peer)} ({peer['seconds'] / ours['seconds']:.1f}x)"
         lines.append(line)
     return _captioned(records, names, lines)
+
+
+def gpu_case_folder(records: Records) -> str:
+    """Return a folder of cases on a GPU: seconds, and the share of time in which it computes."""
+    name = "case-folder-h200.json"
+    row = records[name].rows[-1]
+    line = {
+        "cases": str(row["cases"]),
+        "all": f"{row['seconds']:.0f} s",
+        "until the first network is done": f"{row['first_seconds']:.0f} s",
+        "each further case": f"{row['each_seconds']:.2f} s",
+        "GPU at work meanwhile": f"{row['gpu_busy']:.0%}",
+        "host's memory": f"{row['peak_gib']:.1f} GiB",
+    }
+    return _captioned(records, [name], [line])
 
 
 def _scan(row: Row) -> str:
@@ -570,6 +594,8 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "cpu-networks": cpu_networks,
     "cpu-unets": cpu_unets,
     "whole-scans": whole_scans,
+    "gpu-whole-scans": gpu_whole_scans,
+    "gpu-case-folder": gpu_case_folder,
     "cpu-layers": cpu_layers,
     "cpu-scaling": cpu_scaling,
     "gpu-networks": gpu_networks,
