@@ -61,6 +61,7 @@ from znni.network.layers import (
     SummedConv,
     SummedConvPair,
     Upsample,
+    VoxelNorm,
     Weighted,
     layers_of,
 )
@@ -111,6 +112,8 @@ TILED: tuple[tuple[Operation, Shape5], ...] = tuple(
         (Affine("affine", 5, "gelu"), 5),
         (Normalize("instances", 5, 5, activation="leaky_relu"), 5),
         (Normalize("groups", 6, 2, activation="elu"), 6),
+        (VoxelNorm("voxels", 6, 2, activation="gelu"), 6),
+        (VoxelNorm("wide_voxels", 90, 1), 90),
         (GlobalPool("squeeze"), 5),
         (GlobalPool("peaks", "max"), 5),
         (Concat("concatenation"), 5),

@@ -25,6 +25,7 @@ from znni.network.layers import (
     PadLayer,
     Pool,
     Upsample,
+    VoxelNorm,
 )
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
@@ -117,6 +118,11 @@ class TorchGraph(nn.Module):
                 y = F.instance_norm(x, None, None, array("weight"), array("bias"), eps=layer.eps)
             case Normalize():
                 y = F.group_norm(x, layer.groups, array("weight"), array("bias"), layer.eps)
+            case VoxelNorm(groups=1):
+                last = x.movedim(1, -1)
+                y = F.layer_norm(
+                    last, last.shape[-1:], array("weight"), array("bias"), layer.eps
+                ).movedim(-1, 1)
             case Concat():
                 y = torch.cat(_cropped(given), 1)
             case Add():

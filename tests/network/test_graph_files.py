@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 from graphs import EVERY_KIND, graphs
 from hypothesis import given
+from numpy.typing import NDArray
 from random_networks import networks
 
 from znni.core.errors import InvalidInput
@@ -19,13 +24,16 @@ from znni.network.layers import (
     Padding,
     Pool,
     Upsample,
+    VoxelNorm,
 )
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.network_file import network_from_text
 from znni.network.node import INPUT, Node
+from znni.network.weights import load_weights, random_weights
 
 ONE = Vec3(1, 1, 1)
+Array = NDArray[Any]
 
 
 def test_every_kind_of_layer() -> None:
@@ -60,6 +68,60 @@ def test_every_kind_of_layer() -> None:
     assert network.output == "outputs"
     assert network.out_features == 4
     assert network_from_text(network_text(network), "again") == network
+
+
+NORMS = """\
+name: norms
+layers:
+  - conv: {features: 4, kernel: 3, padding: same}
+  - layer_norm: {}
+  - layer_norm: {groups: 2, eps: 0.001, activation: gelu}
+"""
+
+
+def test_norms() -> None:
+    network = network_from_text(NORMS, "norms.yaml")
+    assert network.layers[1:] == (
+        VoxelNorm("layer_norm1", 4, 1),
+        VoxelNorm("layer_norm2", 4, 2, 1e-3, "gelu"),
+    )
+    assert network.window_layer is None  # each voxel is normalized by itself
+    assert network_from_text(network_text(network), "again") == network
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("groups: 2", "groups: 3", "layer layer_norm2 has 3 groups for 4 maps; give a number of"),
+        ("eps: 0.001", "eps: -1", "layer layer_norm2: eps is -1; give 0 or more"),
+        ("eps: 0.001", "epsilon: 1", "unknown key 'epsilon' in layers.2.layer_norm"),
+    ],
+)
+def test_a_mistake_of_a_norm(old: str, new: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"norms.yaml, line 5: {said}"):
+        network_from_text(NORMS.replace(old, new), "norms.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"weight": np.ones(3)}, r"layer layer_norm1: weight has shape \(3,\)"),
+        ({"bias": np.ones((4, 1))}, r"layer layer_norm1: bias has shape \(4, 1\)"),
+    ],
+)
+def test_weights_of_a_norm_of_a_wrong_shape(
+    changes: dict[str, Array], said: str, tmp_path: Path
+) -> None:
+    network = network_from_text(NORMS, "norms.yaml")
+    arrays = {
+        f"{layer}.{kind}": array
+        for layer, own in random_weights(network, 0).layers.items()
+        for kind, array in own.arrays.items()
+    }
+    arrays |= {f"layer_norm1.{kind}": array.astype(np.float32) for kind, array in changes.items()}
+    np.savez(tmp_path / "norms.npz", **arrays)
+    with pytest.raises(InvalidInput, match=said):
+        load_weights(tmp_path / "norms.npz", network)
 
 
 @given(graphs())

@@ -40,6 +40,7 @@ from znni.network.layers import (
     Pool,
     PooledConv,
     Upsample,
+    VoxelNorm,
 )
 from znni.plans.cost import Memory
 from znni.plans.device_partition import DevicePart
@@ -81,6 +82,7 @@ LOCAL: list[tuple[Operation, Shape5]] = [
     (ConvTranspose("transposed", 23, 11, TWO, "relu", TWO), Shape5(2, 23, 17, 23, 29)),
     (ConvTranspose("wide", 97, 37, Vec3(3, 5, 3), "relu", TWO), Shape5(1, 97, 11, 23, 29)),
     (Affine("affine", 17, "softmax"), Shape5(1, 17, 59, 62, 83)),
+    (VoxelNorm("layer_norm", 17, 1, activation="gelu"), Shape5(1, 17, 59, 62, 83)),
     (Concat("concat"), Shape5(2, 17, 59, 62, 83)),
     (Add("add", "relu"), Shape5(1, 22, 59, 62, 83)),
     (Multiply("multiply", "elu"), Shape5(3, 14, 59, 62, 83)),

@@ -25,6 +25,7 @@ from znni.network.layers import (
     PadLayer,
     Pool,
     Upsample,
+    VoxelNorm,
 )
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
@@ -157,7 +158,7 @@ class Graph:
             x: the value that they take.
             earlier: values of this level, which may be read once more.
         """
-        kinds = ["conv", "conv", "affine", "pool", "pad", "residual", "again", "wide"]
+        kinds = ["conv", "conv", "affine", "norm", "pool", "pad", "residual", "again", "wide"]
         match self.draw(st.sampled_from(kinds)):
             case "again":
                 other = self.draw(st.sampled_from(earlier))
@@ -173,6 +174,10 @@ class Graph:
                 return self.add(
                     Affine(self.name, self.maps[x], activation, self.slope(activation)), x
                 )
+            case "norm":
+                activation, maps = self.activation(), self.maps[x]
+                groups, slope = self.groups(maps, maps), self.slope(activation)
+                return self.add(VoxelNorm(self.name, maps, groups, 0.1, activation, slope), x)
             case "pool":
                 return self.pooling(x, ONE)
             case "pad":

@@ -34,9 +34,11 @@ from znni.network.layers import (
     Operation,
     Padding,
     PadLayer,
+    PerMap,
     Pool,
     PooledConv,
     Upsample,
+    VoxelNorm,
     Weighted,
 )
 from znni.network.weights import ConvWeights, Float32
@@ -68,6 +70,7 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
         (ConvTranspose("transposed", 2, 3, Vec3(3, 2, 4), "relu", Vec3(2, 2, 3)).local, 2),
         (Affine("affine", 3, "prelu"), 3),
         (Normalize("group_norm", 4, 2, activation="leaky_relu"), 4),
+        (VoxelNorm("layer_norm", 6, 2, activation="prelu"), 6),
         (Concat("concat"), 5),
         (Add("add", "leaky_relu", 0.1), 6),
         (Multiply("multiply"), 6),
@@ -156,7 +159,7 @@ def random_weights(layer: Weighted, seed: int = 0) -> ConvWeights:
     """Return weights that keep the input's scale, and biases of that scale."""
     generator = np.random.default_rng(seed)
     weight = generator.standard_normal(layer.weight_shape, np.float32)
-    if not isinstance(layer, Affine | Normalize):
+    if not isinstance(layer, PerMap):
         weight *= np.float32(layer.fan_in**-0.5)
     bias = generator.standard_normal(layer.out_features, np.float32)
     prelu = layer.activation == "prelu"

@@ -27,6 +27,7 @@ from znni.network.layers import (
     PadLayer,
     Pool,
     Upsample,
+    VoxelNorm,
     Weighted,
 )
 from znni.network.padding import Beyond
@@ -111,9 +112,9 @@ def affine(draw: st.DrawFn) -> Given:
 
 @st.composite
 def norms(draw: st.DrawFn) -> Given:
-    """Draw an instance norm or a group norm."""
-    groups, each = draw(st.sampled_from([1, 2, 3, 8, 17])), draw(st.integers(1, 4))
-    layer = Normalize(
+    """Draw a norm of groups of maps, of all voxels or each."""
+    groups, each = draw(st.sampled_from([(1, 67), (2, 70), (1, 4), (3, 3), (8, 2), (17, 1)]))
+    layer = draw(st.sampled_from([Normalize, VoxelNorm]))(
         "layer", groups * each, groups, draw(st.sampled_from([1e-5, 1e-2])),
         draw(st.sampled_from(ACTIVATIONS)), draw(slopes),
     )  # fmt: skip

@@ -28,11 +28,12 @@ from znni.primitives.gpu.joins import primitive as joins
 from znni.primitives.gpu.max_pooling import primitive as max_pooling
 from znni.primitives.gpu.normalization import primitive as normalization
 from znni.primitives.gpu.upsampling import primitive as upsampling
+from znni.primitives.gpu.voxel_norm import primitive as voxel_norm
 from znni.primitives.gpu.window_pooling import primitive as window_pooling
 
 MODULES = (
     affine, arranged, depthwise, edge_filling, global_pooling, joins, normalization, upsampling,
-    window_pooling,
+    voxel_norm, window_pooling,
 )  # fmt: skip
 
 # Those whose outputs may have gaps in tiled networks, though sliding networks have them too.

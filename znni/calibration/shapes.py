@@ -32,6 +32,7 @@ from znni.network.layers import (
     Pool,
     PooledConv,
     Upsample,
+    VoxelNorm,
 )
 from znni.plans.primitive import Primitive, TakesPacked
 
@@ -177,6 +178,7 @@ def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]
             (PadLayer("pad", NO_PADDING, "edge"), fine),
             (Affine("affine", fine, "relu"), fine),
             (Normalize("normalize", fine, fine, activation="relu"), fine),
+            (VoxelNorm("layer_norm", fine, 1), fine),
             (Concat("concat"), 2 * fine),
             (Add("add", "relu"), 2 * fine),
             (Multiply("multiply"), 2 * fine),

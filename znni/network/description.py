@@ -22,8 +22,10 @@ from znni.network.layers import (
     PadLayer,
     Pool,
     Upsample,
+    VoxelNorm,
 )
 from znni.network.network import Network
+from znni.network.network_as_text import kind_of
 from znni.network.node import INPUT, Node
 from znni.network.normalization import EPS
 
@@ -98,11 +100,10 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
             yield from (layer.mode, *_padded(layer.padding))
         case Affine():
             yield f"factor and shift of {made}"
-        case Normalize():
-            kind = "instance" if layer.is_instance_norm else "group"
-            yield f"{kind} norm of {made}"
-            yield from _unless("groups", layer.groups, layer.features)
-            yield from _unless("eps", layer.eps, EPS)
+        case Normalize() | VoxelNorm():
+            yield f"{kind_of(layer).replace('_', ' ')} of {made}"
+            usual = layer.features if isinstance(layer, Normalize) else 1
+            yield from (*_unless("groups", layer.groups, usual), *_unless("eps", layer.eps, EPS))
         case Multiply(spreads=True):
             yield f"multiply {made} by a factor" + " for each" * (not layer.is_gate)
         case Multiply(is_gate=True):

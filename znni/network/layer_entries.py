@@ -29,6 +29,7 @@ from znni.network.layers import (
     PadLayer,
     Pool,
     Upsample,
+    VoxelNorm,
 )
 from znni.network.model_files import model_layer
 from znni.network.normalization import EPS
@@ -309,6 +310,14 @@ class GroupNormEntry(AffineEntry):
 
     makes: ClassVar[type[Layer]] = Normalize
     groups: Count
+    eps: Finite = EPS
+
+
+class LayerNormEntry(AffineEntry):
+    """A norm over the maps of each voxel."""
+
+    makes: ClassVar[type[Layer]] = VoxelNorm
+    groups: Count = 1
     eps: Finite = EPS
 
 

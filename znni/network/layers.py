@@ -12,9 +12,9 @@ from znni.network.activations import LEAKY_SLOPE, Activation
 from znni.network.convolutions import Conv, ConvTranspose
 from znni.network.layer_geometry import NO_PADDING, Padding
 from znni.network.models import Model
-from znni.network.normalization import Normalize
+from znni.network.normalization import Normalize, VoxelNorm
 from znni.network.padding import PadLayer
-from znni.network.pointwise import Add, Affine, Concat, Maximum, Multiply
+from znni.network.pointwise import Add, Affine, Concat, Maximum, Multiply, PerMap
 from znni.network.pooling import GlobalPool, Pool
 from znni.network.resizing import Upsample
 
@@ -42,12 +42,14 @@ __all__ = [
     "PackedLayer",
     "PadLayer",
     "Padding",
+    "PerMap",
     "Pool",
     "PooledConv",
     "SlidingLayer",
     "SummedConv",
     "SummedConvPair",
     "Upsample",
+    "VoxelNorm",
     "Weighted",
     "WholeWindow",
     "layers_of",
@@ -65,7 +67,7 @@ Join: TypeAlias = Concat | Elementwise
 WholeWindow: TypeAlias = Normalize | GlobalPool | Model
 
 # Layers with weights.
-Weighted: TypeAlias = Conv | ConvTranspose | Affine | Normalize
+Weighted: TypeAlias = Conv | ConvTranspose | Affine | Normalize | VoxelNorm
 
 # The kinds of layers of sliding networks. Those that are dense can be slid over every voxel.
 SlidingLayer: TypeAlias = Conv | Pool
@@ -79,6 +81,7 @@ Layer: TypeAlias = (
     | PadLayer
     | Affine
     | Normalize
+    | VoxelNorm
     | Join
     | Model
 )

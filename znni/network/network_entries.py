@@ -35,6 +35,7 @@ from znni.network.layer_entries import (
     GroupNormEntry,
     InstanceNormEntry,
     LayerKind,
+    LayerNormEntry,
     MaximumEntry,
     ModelEntry,
     MultiplyEntry,
@@ -123,6 +124,7 @@ class _LayerEntry(Entry):
     model: ModelEntry | None = None
     instance_norm: InstanceNormEntry | None = None
     group_norm: GroupNormEntry | None = None
+    layer_norm: LayerNormEntry | None = None
 
     @property
     def kinds(self) -> dict[str, LayerKind]:

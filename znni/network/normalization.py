@@ -1,7 +1,4 @@
-"""Normalization by the values that a layer is given: instance norm and group norm.
-
-Such a layer depends on all voxels at once. So it means something only for windows of a fixed size.
-"""
+"""Normalization by the values that a layer is given, of a whole window or of each voxel."""
 
 from __future__ import annotations
 
@@ -17,10 +14,8 @@ EPS = 1e-5
 
 
 @dataclass(frozen=True, repr=False)
-class Normalize(PerMap):
-    """Group norm: each group of maps gets mean 0 and variance 1, then each map factor and shift.
-
-    With as many groups as maps it is instance norm (Wu and He 2018, eq. 1 and 7).
+class _Norm(PerMap):
+    """A norm of groups of maps, and then a factor and a shift for each map.
 
     Attributes:
         name: the name, unique within the network; it also names the weights.
@@ -41,7 +36,6 @@ class Normalize(PerMap):
     eps: float = EPS
     activation: Activation = "identity"
     slope: float = LEAKY_SLOPE
-    kind: Literal["normalize"] = field(default="normalize", repr=False)
 
     def __post_init__(self) -> None:
         check_count(f"layer {self.name}: features", self.features)
@@ -55,7 +49,28 @@ class Normalize(PerMap):
         if self.eps < 0:
             raise InvalidInput(f"layer {self.name}: eps is {self.eps:g}; give 0 or more")
 
+
+@dataclass(frozen=True, repr=False)
+class Normalize(_Norm):
+    """Group norm: each group of maps gets mean 0 and variance 1 over a window.
+
+    With as many groups as maps it is instance norm (Wu and He 2018, eq. 1 and 7). It depends on all
+    voxels at once. So it means something only for windows of a fixed size.
+    """
+
+    kind: Literal["normalize"] = field(default="normalize", repr=False)
+
     @property
     def is_instance_norm(self) -> bool:
         """True if each map is a group of its own."""
         return self.groups == self.features
+
+
+@dataclass(frozen=True, repr=False)
+class VoxelNorm(_Norm):
+    """Layer norm over maps: each group of maps gets mean 0 and variance 1 at each voxel.
+
+    ConvNeXt has it with one group (Liu et al. 2022).
+    """
+
+    kind: Literal["layer_norm"] = field(default="layer_norm", repr=False)

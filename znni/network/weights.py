@@ -20,7 +20,7 @@ from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
 from znni.network.activations import has_slopes
-from znni.network.layers import Affine, Conv, Normalize, Weighted
+from znni.network.layers import Conv, PerMap, Weighted
 from znni.network.network import Network
 
 Float32: TypeAlias = NDArray[np.float32]
@@ -123,7 +123,7 @@ def random_layer_weights(layer: Weighted, generator: np.random.Generator) -> Con
     """Return random weights of one layer, as ``random_weights`` has them."""
     weight = generator.standard_normal(layer.weight_shape, dtype=np.float32)
     bias = generator.standard_normal(layer.out_features, dtype=np.float32)
-    if isinstance(layer, Affine | Normalize):
+    if isinstance(layer, PerMap):
         weight = 1 + weight * np.float32(0.1)
     else:
         weight = weight * np.float32(np.sqrt(2.0 / layer.fan_in))

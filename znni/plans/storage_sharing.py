@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from znni.core.shapes import Vec3
 from znni.network.layers import (
     Add,
-    Affine,
     Concat,
     Conv,
     Elementwise,
@@ -18,9 +17,9 @@ from znni.network.layers import (
     Maximum,
     Model,
     Multiply,
-    Normalize,
     Padding,
     PadLayer,
+    PerMap,
     Pool,
     Upsample,
 )
@@ -62,7 +61,7 @@ def needs_zeros(layer: Layer) -> bool:
     match layer:
         case Conv() | Pool():
             return layer.padding != Padding()
-        case Affine() | Normalize() | GlobalPool() | Model() | PadLayer():
+        case PerMap() | GlobalPool() | Model() | PadLayer():
             return False
         case Concat() | Add() | Multiply() | Maximum():
             return False
@@ -73,7 +72,7 @@ def needs_zeros(layer: Layer) -> bool:
 
 
 # Layers whose output may be the memory of their first input.
-IN_PLACE = Affine | Normalize | PadLayer | Elementwise
+IN_PLACE = PerMap | PadLayer | Elementwise
 
 
 # Layers whose inputs may lie where their output does.
@@ -121,7 +120,7 @@ class _Sharing:
                     return True
                 del self._joined_in[name]
                 return False
-            case Affine() | Normalize() | PadLayer() | Add() | Multiply() | Maximum() if (
+            case PerMap() | PadLayer() | Add() | Multiply() | Maximum() if (
                 once and node.inputs[0] == name
             ):
                 alone = self._uses[name] == 1 and name != INPUT

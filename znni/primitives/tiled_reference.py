@@ -35,6 +35,7 @@ from znni.network.layers import (
     PadLayer,
     Pool,
     Upsample,
+    VoxelNorm,
     Weighted,
 )
 from znni.network.model_files import opened
@@ -105,10 +106,11 @@ def _whole(
             scale, shift = weights[layer.name].weight, weights[layer.name].bias
             y = x * scale[:, None, None, None] + shift[:, None, None, None]
             return _finished(y, layer, weights)
-        case Normalize():
-            grouped = x.reshape(layer.groups, -1)
-            apart = grouped - grouped.mean(axis=1, keepdims=True)
-            deviation = np.sqrt(grouped.var(axis=1, keepdims=True) + layer.eps)
+        case Normalize() | VoxelNorm():
+            grouped = x.reshape(layer.groups, -1, *x.shape[1:])
+            axes = (1,) if isinstance(layer, VoxelNorm) else (1, 2, 3, 4)
+            apart = grouped - grouped.mean(axis=axes, keepdims=True)
+            deviation = np.sqrt(grouped.var(axis=axes, keepdims=True) + layer.eps)
             y = (apart / deviation).reshape(x.shape)
             scale, shift = weights[layer.name].weight, weights[layer.name].bias
             y = y * scale[:, None, None, None] + shift[:, None, None, None]

@@ -24,6 +24,7 @@ from znni.network.layers import (
     PadLayer,
     Pool,
     Upsample,
+    VoxelNorm,
 )
 from znni.network.weights import Weights
 from znni.primitives import tiled_reference
@@ -36,6 +37,7 @@ from znni.primitives.gpu.edge_filling import primitive as edge_filling
 from znni.primitives.gpu.global_pooling import primitive as global_pooling
 from znni.primitives.gpu.normalization import primitive as normalization
 from znni.primitives.gpu.upsampling import primitive as upsampling
+from znni.primitives.gpu.voxel_norm import primitive as voxel_norm
 from znni.primitives.gpu.window_pooling import primitive as window_pooling
 
 TWO = Vec3(2, 2, 2)
@@ -128,6 +130,10 @@ def test_kernels_compile_without_spills(chip: Chip) -> None:
         (normalization.source(), normalization.options(Normalize("norm", 12, 4), 1)),
         (normalization.source(), normalization.options(Normalize("norm", 12, 4), 4)),
         (normalization.scaling_source("gelu"), ()),
+        *(
+            (voxel_norm.source("gelu"), voxel_norm.options(VoxelNorm("norm", maps, 1)))
+            for maps in (32, 64, 300)
+        ),
         *(
             (global_pooling.source(), global_pooling.options(each))
             for each in (GlobalPool("average"), GlobalPool("peak", "max"))

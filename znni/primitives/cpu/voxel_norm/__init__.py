@@ -1,0 +1,1 @@
+"""Layer norm over the maps of each voxel, on the CPU."""
