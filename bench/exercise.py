@@ -114,6 +114,7 @@ TILED: tuple[tuple[Operation, Shape5], ...] = tuple(
         (Normalize("groups", 6, 2, activation="elu"), 6),
         (VoxelNorm("voxels", 6, 2, activation="gelu"), 6),
         (VoxelNorm("wide_voxels", 90, 1), 90),
+        (Normalize("responses", 6, 2, activation="elu", by="response"), 6),
         (GlobalPool("squeeze"), 5),
         (GlobalPool("peaks", "max"), 5),
         (Concat("concatenation"), 5),

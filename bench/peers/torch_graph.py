@@ -116,6 +116,11 @@ class TorchGraph(nn.Module):
                 y = x * array("weight").view(shape) + array("bias").view(shape)
             case Normalize() if layer.is_instance_norm:
                 y = F.instance_norm(x, None, None, array("weight"), array("bias"), eps=layer.eps)
+            case Normalize(by="response"):
+                norms = torch.linalg.vector_norm(x, dim=(2, 3, 4), keepdim=True)
+                shares = norms / (norms.mean(1, keepdim=True) + layer.eps)
+                shape = (1, -1, 1, 1, 1)
+                y = array("weight").view(shape) * (x * shares) + array("bias").view(shape) + x
             case Normalize():
                 y = F.group_norm(x, layer.groups, array("weight"), array("bias"), layer.eps)
             case VoxelNorm(groups=1):

@@ -213,9 +213,9 @@ class Windowed(nn.Module):
         return self.layer(self.first(x))
 
 
-class OverMaps(nn.Module):
+class OverVoxels(nn.Module):
     def forward(self, x: Any) -> Any:
-        return nn.functional.layer_norm(x.movedim(1, -1), (4,)).movedim(-1, 1)
+        return nn.functional.layer_norm(x, x.shape[1:])
 
 
 class Cumulative(nn.Module):
@@ -226,7 +226,10 @@ class Cumulative(nn.Module):
 @pytest.mark.parametrize(
     ("layer", "why"),
     [
-        (OverMaps(), "depends on a whole window in a way that this version does not run; replace"),
+        (
+            OverVoxels(),
+            "depends on a whole window in a way that this version does not run; replace",
+        ),
         (Cumulative(), "cannot be represented; networks here have 3D convolutions"),
     ],
 )

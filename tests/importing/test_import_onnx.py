@@ -415,7 +415,7 @@ WINDOWS = "depends on a whole window in a way that this version does not run; "
             [FIRST, node("LayerNormalization", ["c", "b", "b"], ["y"])],
             "y (LayerNormalization) " + WINDOWS + "replace it by batch normalization",
         ),
-        ([FIRST, node("ReduceMean", ["c", "i1"], ["y"])], "only all voxels are pooled here"),
+        ([FIRST, node("ReduceMean", ["c", "i2"], ["y"])], "only all voxels are pooled here"),
         ([FIRST, node("Gemm", ["c", "matrix"], ["y"])], "multiplies by a matrix what is not"),
         ([FIRST, node("MatMul", ["c", "c"], ["y"])], WINDOWS + "replace it by convolutions"),
         (

@@ -21,6 +21,7 @@ from znni.network.layers import (
     Conv,
     ConvTranspose,
     Multiply,
+    Normalize,
     Padding,
     Pool,
     Upsample,
@@ -76,6 +77,9 @@ layers:
   - conv: {features: 4, kernel: 3, padding: same}
   - layer_norm: {}
   - layer_norm: {groups: 2, eps: 0.001, activation: gelu}
+  - response_norm: {}
+  - response_norm: {groups: 4, eps: 0, activation: relu}
+window: {size: 8}
 """
 
 
@@ -84,8 +88,10 @@ def test_norms() -> None:
     assert network.layers[1:] == (
         VoxelNorm("layer_norm1", 4, 1),
         VoxelNorm("layer_norm2", 4, 2, 1e-3, "gelu"),
+        Normalize("response_norm1", 4, 1, by="response"),
+        Normalize("response_norm2", 4, 4, 0, "relu", by="response"),
     )
-    assert network.window_layer is None  # each voxel is normalized by itself
+    assert network.window_layer == "response_norm1"  # each voxel has a layer norm by itself
     assert network_from_text(network_text(network), "again") == network
 
 
@@ -94,6 +100,11 @@ def test_norms() -> None:
     [
         ("groups: 2", "groups: 3", "layer layer_norm2 has 3 groups for 4 maps; give a number of"),
         ("eps: 0.001", "eps: -1", "layer layer_norm2: eps is -1; give 0 or more"),
+        (
+            "layer_norm: {groups: 2",
+            "response_norm: {groups: 3",
+            "layer response_norm1 has 3 groups for",
+        ),
         ("eps: 0.001", "epsilon: 1", "unknown key 'epsilon' in layers.2.layer_norm"),
     ],
 )

@@ -71,6 +71,7 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
         (Affine("affine", 3, "prelu"), 3),
         (Normalize("group_norm", 4, 2, activation="leaky_relu"), 4),
         (VoxelNorm("layer_norm", 6, 2, activation="prelu"), 6),
+        (Normalize("response_norm", 6, 2, activation="elu", by="response"), 6),
         (Concat("concat"), 5),
         (Add("add", "leaky_relu", 0.1), 6),
         (Multiply("multiply"), 6),

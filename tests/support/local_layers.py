@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, get_args
 
 from hypothesis import strategies as st
@@ -114,7 +115,8 @@ def affine(draw: st.DrawFn) -> Given:
 def norms(draw: st.DrawFn) -> Given:
     """Draw a norm of groups of maps, of all voxels or each."""
     groups, each = draw(st.sampled_from([(1, 67), (2, 70), (1, 4), (3, 3), (8, 2), (17, 1)]))
-    layer = draw(st.sampled_from([Normalize, VoxelNorm]))(
+    made = draw(st.sampled_from([Normalize, partial(Normalize, by="response"), VoxelNorm]))
+    layer = made(
         "layer", groups * each, groups, draw(st.sampled_from([1e-5, 1e-2])),
         draw(st.sampled_from(ACTIVATIONS)), draw(slopes),
     )  # fmt: skip

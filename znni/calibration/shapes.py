@@ -179,6 +179,7 @@ def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]
             (Affine("affine", fine, "relu"), fine),
             (Normalize("normalize", fine, fine, activation="relu"), fine),
             (VoxelNorm("layer_norm", fine, 1), fine),
+            (Normalize("normalize", fine, 1, by="response"), fine),
             (Concat("concat"), 2 * fine),
             (Add("add", "relu"), 2 * fine),
             (Multiply("multiply"), 2 * fine),

@@ -22,7 +22,7 @@ from znni.network.layers import Activation, Padding
 LAYERS = (
     "networks here have 3D convolutions (also transposed), max and average pooling, nearest and "
     "trilinear upsampling by whole factors, global pooling, concatenation, sums, products, batch, "
-    "instance and group normalization and the activations "
+    "instance, group, layer and global response normalization and the activations "
     + ", ".join(get_args(Activation))
     + ": write it with these"
 )

@@ -6,7 +6,7 @@ import io
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.calls import OperatorCall, Value, read_by
+from znni.importing.calls import MapsLast, OperatorCall, Value, flat
 from znni.importing.graph import Operation, needed
 from znni.importing.margins import margins
-from znni.importing.operators import COPIES, OPERATORS
+from znni.importing.norm_parts import PartOfNorm
+from znni.importing.operators import COPIES, OPERATORS, read
 from znni.importing.pt2_archive import ATEN, EXPORT_AGAIN, Archive, Computed, Node
 from znni.importing.reading import Reading, check_local, first_maps
 from znni.importing.steps import Found, Graph, Original
@@ -37,6 +38,12 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "torch.sym_min": min,
     "torch.sym_float": float,
 }
+# Operators that give parameters another shape.
+SHAPED: Mapping[str, Callable[..., Any]] = {
+    "unsqueeze": np.expand_dims,
+    **dict.fromkeys(("view", "reshape"), np.reshape),
+}
+OF_THE_GRAPH = Value, MapsLast, PartOfNorm
 LARGEST_NUMBER = 2**62
 # Operators of the network's values that are read, or that have an error of their own.
 KNOWN = {*OPERATORS, *DECOMPOSED, "max_pool3d_with_indices", "sym_size"}
@@ -145,7 +152,7 @@ class _Reading(Reading[Node]):
             return
         if node.library != ATEN:
             checks.unknown(origin)
-        call = OperatorCall(origin, arguments, node.results, self.tracer)
+        call = OperatorCall(origin, arguments, node.results, self.tracer).maps_first()
         if node.operator == "sym_size":
             axis = checks.integer(origin, "dim", arguments["dim"])
             self.values[call.result] = call.held.shape[axis]
@@ -159,11 +166,11 @@ class _Reading(Reading[Node]):
                 "export without run_decompositions()",
             )
         operator = node.operator.removesuffix("_")
-        if not any(isinstance(given, Value) for given in _flat(arguments.values())):
+        if not any(isinstance(given, OF_THE_GRAPH) for given in flat(arguments.values())):
             self.values[call.result] = _constant(origin, operator, arguments)
-        elif reader := OPERATORS.get(operator):
-            read_by(reader, call)
-            self.values.update((name, Value(name)) for name in node.results)
+        elif operator in OPERATORS:
+            found = read(operator, call)
+            self.values.update((name, call.known(found, name)) for name in node.results)
         else:
             checks.unknown(origin)
         for name in operation.writes[len(node.results) :]:  # changed by the operator
@@ -176,21 +183,18 @@ class _Reading(Reading[Node]):
         return self.values[given.name] if isinstance(given, Computed) else given
 
 
-def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Yield arguments, and the members of those that are lists."""
-    for argument in arguments:
-        yield from argument if isinstance(argument, list) else [argument]
-
-
 def _constant(origin: str, operator: str, arguments: Mapping[str, Any]) -> Any:
     """Return what an operator makes of constants only."""
+    given = next(iter(arguments.values()), None)
+    if isinstance(given, np.ndarray) and operator in SHAPED:
+        return SHAPED[operator](*arguments.values())
     if operator not in COPIES or not arguments:
         checks.refuse(
             origin,
             "computes with parameters only; export the result as a parameter (of weight_norm and "
             "the like, by torch.nn.utils.parametrize.remove_parametrizations)",
         )
-    return next(iter(arguments.values()))
+    return given
 
 
 def _checked(origin: str, number: Any) -> Any:

@@ -32,23 +32,21 @@ class PartOfGelu:
     halved: bool = False
 
 
-def addition(node: NodeCall) -> PartOfGelu | None:
+def addition(node: NodeCall) -> object:
     """Read ``Add`` of two values, or of a value and a constant."""
     first, second = _part_first(node)
     if not isinstance(first, PartOfGelu):
-        node.of(first).read_as("add", other=second)
-        return None
+        return node.of(first).read_as("add", other=second)
     if first == PartOfGelu(first.of) and _is_number(second, 1.0):
         return replace(first, plus_one=True)
     return _no_gelu(node)
 
 
-def multiplication(node: NodeCall) -> PartOfGelu | None:
+def multiplication(node: NodeCall) -> object:
     """Read ``Mul`` of two values, or of a value and a constant, or of a part of a gelu."""
     part, other = _part_first(node)
     if not isinstance(part, PartOfGelu):
-        node.of(part).read_as("mul", other=other)
-        return None
+        return node.of(part).read_as("mul", other=other)
     if _is_number(other, 0.5) and not part.halved:
         part = replace(part, halved=True)
     elif isinstance(other, Value) and not part.times_x:

@@ -65,7 +65,9 @@ def read_onnx(path: Path) -> Found:
 
     def read(size: Vec3) -> Graph:
         for operation in operations:
-            if any(name not in held.constants for name in operation.reads):
+            known = [name in held.constants for name in operation.reads]
+            by_matrix = operation.details.op_type == "MatMul" and any(known)
+            if not all(known) and not by_matrix:
                 check_local(operation.origin, operation.details.op_type)
         maps = axes[0] or first_maps(operations, held.weight)
         return _Reading(held, maps, size).graph(operations, ends)
@@ -147,6 +149,7 @@ class _Reading(Reading[Any]):
         results = tuple(filter(None, node.output))
         arguments = {"input": inputs[0] if inputs else None} | given
         call = NodeCall(origin, arguments, results, self.tracer, self._opset, attributes, inputs)
+        call = call.maps_first()
         if kind == "Shape" and isinstance(call.input(0), Value):
             axes = np.array(call.held.shape, np.int64)
             self.values[results[0]] = axes[
@@ -165,8 +168,8 @@ class _Reading(Reading[Any]):
                 f"without the others",
             )
         else:
-            partial = reader(call)
-            self.values.update((name, partial or Value(name)) for name in results)
+            found = reader(call)
+            self.values.update((name, call.known(found, name)) for name in results)
 
     def _computed(self, origin: str, node: Any, inputs: Sequence[Any]) -> list[NDArray[np.generic]]:
         """Return what a node computes from constants."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.importing.calls import OperatorCall, read_by
-from znni.importing.operators import OPERATORS
+from znni.importing.calls import OperatorCall
+from znni.importing.operators import read
 
 # PyTorch's names of attributes, where they differ.
 NAMES = {
     "axis": "dim", "dilations": "dilation", "epsilon": "eps", "group": "groups",
-    "kernel_shape": "kernel_size", "pads": "padding", "strides": "stride",
+    "keepdims": "keepdim", "kernel_shape": "kernel_size", "pads": "padding", "perm": "dims",
+    "strides": "stride",
 }  # fmt: skip
 
 
@@ -60,7 +61,13 @@ class NodeCall(OperatorCall):
         """Return a call that reads something else."""
         return replace(self, arguments={**self.arguments, "input": first})
 
-    def read_as(self, operator: str, **arguments: object) -> None:
+    def maps_first(self) -> Self:
+        """Return the call with its arrays as (n, f, z, y, x), if their maps are the last axis."""
+        together = replace(self, arguments={**self.arguments, "inputs": self.inputs})
+        found = super(NodeCall, together).maps_first()
+        given = {**found.arguments}
+        return replace(found, inputs=given.pop("inputs"), arguments=given)
+
+    def read_as(self, operator: str, **arguments: object) -> object:
         """Read the call as one of an operator of PyTorch, with more arguments."""
-        call = replace(self, arguments={**self.arguments, **arguments})
-        read_by(OPERATORS[operator], call)
+        return read(operator, replace(self, arguments={**self.arguments, **arguments}))

@@ -16,7 +16,7 @@ from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.axis_operators import END
 from znni.importing.calls import Value
-from znni.importing.onnx_gelu import PartOfGelu, addition, error_function, multiplication
+from znni.importing.onnx_gelu import addition, error_function, multiplication
 from znni.importing.onnx_nodes import NodeCall
 from znni.importing.operators import total
 
@@ -37,7 +37,7 @@ class Grouped:
 
 
 # A reader returns what is known of the result, if that is no array of the graph yet.
-Reader: TypeAlias = Callable[[NodeCall], PartOfGelu | Grouped | None]
+Reader: TypeAlias = Callable[[NodeCall], object]
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Renamed:
     defaults: Mapping[str, object] = field(default_factory=dict)
     integers: tuple[str, str] | None = None
 
-    def __call__(self, node: NodeCall) -> None:
+    def __call__(self, node: NodeCall) -> object:
         """Read a node."""
-        node.read_as(self.operator, **self.arguments(node))
+        return node.read_as(self.operator, **self.arguments(node))
 
     def arguments(self, node: NodeCall) -> dict[str, object]:
         """Return PyTorch's arguments of a node."""
@@ -139,6 +139,21 @@ def connection(node: NodeCall) -> None:
         bias = bias.repeat(len(factors)) if bias.size == 1 else bias
     scaled = alpha * checks.floats(node.origin, "weight", factors)
     node.read_as("linear", weight=scaled, bias=bias)
+
+
+def product(node: NodeCall) -> None:
+    """Read ``MatMul`` by a matrix of constants: each map from all maps, which are the last axis."""
+    factors = node.constant(1)
+    if factors is None or factors.ndim != 2:
+        node.refuse("multiplies by no matrix; export it again")
+    node.read_as("linear", weight=factors.T)
+
+
+def layer_norm(node: NodeCall) -> None:
+    """Read ``LayerNormalization``."""
+    shape = [node.held.maps] if node.attributes.get("axis", -1) in (-1, 4) else None
+    weight, bias = node.constant(1), node.constant(2)
+    node.read_as("layer_norm", normalized_shape=shape, weight=weight, bias=bias)
 
 
 def maximum(node: NodeCall) -> None:
@@ -339,6 +354,12 @@ OPERATORS_OF_ONNX: Mapping[str, Reader] = {
     "GlobalMaxPool": Renamed("amax", defaults={"dim": VOXELS}),
     "ReduceMean": Renamed("mean", integers=("axes", "dim")),
     "ReduceMax": Renamed("amax", integers=("axes", "dim")),
+    "ReduceL2": Renamed("linalg_vector_norm", integers=("axes", "dim")),
+    "Pow": Renamed("pow", ("exponent",)),
+    "Sqrt": Renamed("sqrt"),
+    "Transpose": Renamed("permute"),
+    "LayerNormalization": layer_norm,
+    "MatMul": product,
     "Gemm": connection,
     "Max": maximum,
     "BatchNormalization": batch_norm,

@@ -9,7 +9,17 @@ import numpy as np
 
 from znni.importing.steps import Float64, Layered, Nonlinearity, convolution
 from znni.network.layer_geometry import ZERO
-from znni.network.layers import Add, Affine, Conv, ConvTranspose, Maximum, Multiply, Pool, Upsample
+from znni.network.layers import (
+    Add,
+    Affine,
+    Conv,
+    ConvTranspose,
+    Maximum,
+    Multiply,
+    Normalize,
+    Pool,
+    Upsample,
+)
 from znni.network.weights import ConvWeights, Float32
 
 
@@ -36,6 +46,9 @@ class OpenLayer:
         joins = isinstance(self.operation.layer, Add | Multiply | Maximum)
         if joins and isinstance(step, Nonlinearity):
             return self.activation is None and step.kind != "prelu"
+        match self.operation.layer, step:
+            case Normalize(by="response"), Layered():  # its input is added after its factor
+                return self.activation is None and bool((step.weight == 1).all())
         return self.activation is None and self.operation.weight.size > 0
 
     def take(self, step: Layered | Nonlinearity) -> None:

@@ -6,7 +6,9 @@ that names the layer's origin, its problem and a remedy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -25,7 +27,15 @@ from znni.importing.checks import (
 from znni.importing.steps import Float64, Layered, Nonlinearity, affine
 from znni.importing.steps import convolution as convolved
 from znni.network.layer_geometry import ONE, ZERO
-from znni.network.layers import LEAKY_SLOPE, ConvTranspose, GlobalPool, Normalize, Pool
+from znni.network.layers import (
+    LEAKY_SLOPE,
+    ConvTranspose,
+    GlobalPool,
+    Layer,
+    Normalize,
+    Pool,
+    VoxelNorm,
+)
 from znni.network.pooling import Reduce
 
 MOST_TAPS = 2**15  # of a kernel with the zeros between its taps
@@ -194,6 +204,29 @@ def group_norm(
     eps: object = 1e-5,
 ) -> Layered:
     """Return a group norm, which is an instance norm if there are as many groups as maps."""
+    return _norm(Normalize, origin, maps, num_groups, weight, bias, eps)
+
+
+def layer_norm(origin: str, maps: int, weight: object, bias: object, eps: object) -> Layered:
+    """Return a layer norm over the maps of each voxel."""
+    return _norm(VoxelNorm, origin, maps, 1, weight, bias, eps)
+
+
+def response_norm(origin: str, maps: int, weight: object, bias: object, eps: object) -> Layered:
+    """Return a global response normalization."""
+    return _norm(partial(Normalize, by="response"), origin, maps, 1, weight, bias, eps)
+
+
+def _norm(
+    make: Callable[[str, int, int, float], Layer],
+    origin: str,
+    maps: int,
+    num_groups: object,
+    weight: object,
+    bias: object,
+    eps: object,
+) -> Layered:
+    """Return a norm of groups of maps with checked numbers."""
     groups, smallest = count(origin, "number of groups", num_groups), number(origin, "epsilon", eps)
     scales = np.ones(maps) if weight is None else floats(origin, "weight", weight)
     shifts = np.zeros(maps) if bias is None else floats(origin, "bias", bias)
@@ -205,7 +238,7 @@ def group_norm(
             f"has {groups} groups for {maps} maps and epsilon {smallest:g}; is the file "
             f"whole? export it again",
         )
-    return Layered(Normalize(origin, maps, groups, smallest), scales, shifts)
+    return Layered(make(origin, maps, groups, smallest), scales, shifts)
 
 
 def instance_norm(

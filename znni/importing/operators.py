@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from znni.core.errors import option
 from znni.importing import axis_operators as axes
-from znni.importing import checks, operations
-from znni.importing.calls import OperatorCall, Reader, Value, made_by
-from znni.importing.checks import number, per_map
+from znni.importing import checks, norm_parts, operations
+from znni.importing.calls import MapsLast, OperatorCall, Reader, Value, made_by, read_by
+from znni.importing.checks import number
 from znni.importing.margins import Unsuited
 from znni.importing.operations import TRAINING
 from znni.importing.steps import Layered, Nonlinearity, affine
@@ -24,9 +26,9 @@ def unchanged(call: OperatorCall) -> None:
 
 
 def connection(call: OperatorCall, weight: object, bias: object = None) -> None:
-    """Read ``linear``: each map of a globally pooled value from all maps."""
+    """Read ``linear``: each map from all maps, which are the last axis."""
     factors = checks.floats(call.origin, "weight", weight)
-    if not call.held.is_pooled or factors.ndim != 2:
+    if not (call.held.is_pooled or call.is_last) or factors.ndim != 2:
         call.cannot_express(
             f"multiplies by a matrix what is not globally pooled; {checks.ATTENTION}"
         )
@@ -95,7 +97,7 @@ def _sum(call: OperatorCall, other: object, factor: float, other_factor: float) 
         total(call, [_times(call, value, by) for value, by in ((first, factor), terms[1])])
         return
     read = call.named(first)
-    shift = other_factor * per_map(call.origin, second, call.tracer.values[read].maps)
+    shift = other_factor * call.per_map(second, call.tracer.values[read].maps)
     call.add(affine(call.origin, np.full(len(shift), factor), shift), read)
 
 
@@ -122,7 +124,7 @@ def multiplication(call: OperatorCall, other: object) -> None:
     if isinstance(second, Value):
         multiply(call, read, second.name)
     else:
-        scale = per_map(call.origin, second, call.tracer.values[read].maps)
+        scale = call.per_map(second, call.tracer.values[read].maps)
         call.add(affine(call.origin, scale, np.zeros(len(scale))), read)
 
 
@@ -150,7 +152,7 @@ def division(call: OperatorCall, other: object, rounding_mode: object = None) ->
     """Read ``div`` by a constant."""
     if isinstance(other, Value) or rounding_mode is not None:
         call.refuse("divides by a value, or rounds; divide by constants only")
-    divisor = per_map(call.origin, other, call.held.maps)
+    divisor = call.per_map(other, call.held.maps)
     if not divisor.all():
         call.refuse("divides by zero; export it again")
     call.add(affine(call.origin, 1 / divisor, np.zeros(len(divisor))))
@@ -192,6 +194,35 @@ def _check_extents(call: OperatorCall, reads: Sequence[str]) -> None:
         raise Unsuited(f"{call.origin} joins values of {listed}; give them equal extents")
 
 
+def layer_norm(
+    call: OperatorCall,
+    normalized_shape: object,
+    weight: object = None,
+    bias: object = None,
+    eps: object = 1e-5,
+) -> None:
+    """Read ``layer_norm`` over maps that are the last axis."""
+    maps = call.held.maps
+    if not call.is_last or normalized_shape != [maps]:
+        call.cannot_express(f"{checks.WINDOWS}; {checks.NORMS}")
+    call.add(operations.layer_norm(call.origin, maps, weight, bias, eps))
+
+
+def permutation(call: OperatorCall, dims: object) -> Value | MapsLast:
+    """Read ``permute``, which makes the maps the last axis, or the second one again."""
+    axes = [axis % 5 for axis in dims if isinstance(axis, int)] if isinstance(dims, list) else []
+    if axes != (MAPS_SECOND if call.is_last else MAPS_LAST):
+        call.cannot_express(
+            f"permutes axes to {dims}; only maps become the last axis here, and the second one "
+            f"again: {checks.LAYERS}"
+        )
+    call.same()
+    return Value(call.result) if call.is_last else MapsLast(Value(call.result))
+
+
+# The axes (n, f, z, y, x) of an array whose maps become its last axis, and the second one again.
+MAPS_LAST, MAPS_SECOND = [0, 2, 3, 4, 1], [0, 4, 1, 2, 3]
+
 # Operators that change nothing, of constants too.
 COPIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy")
 DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
@@ -225,6 +256,9 @@ OPERATORS: Mapping[str, Reader] = {
     "softmax": made_by(operations.softmax),
     "cat": concatenation,
     "concat": concatenation,
+    **dict.fromkeys(norm_parts.BEGIN, norm_parts.no_norm),
+    "layer_norm": layer_norm,
+    "permute": permutation,
     "add": addition,
     "sub": subtraction,
     "rsub": reversed_subtraction,
@@ -243,3 +277,32 @@ OPERATORS: Mapping[str, Reader] = {
     "repeat": axes.repetition,
     **dict.fromkeys(DROPOUTS, dropout),
 }
+
+# Operators that may take arrays whose maps are the last axis: none of them looks at other voxels.
+OF_MAPS_LAST = {
+    *COPIES, *DROPOUTS, *norm_parts.BEGIN, "mean", "linear", "layer_norm", "permute", "add", "sub",
+    "rsub", "mul", "div", "neg", "relu", "sigmoid", "tanh", "leaky_relu", "elu", "gelu", "silu",
+    "softmax", "cat", "concat",
+}  # fmt: skip
+
+
+def _second(axes: Any) -> Any:
+    """Return an axis, or several, of arrays whose maps are last, as those of (n, f, z, y, x)."""
+    if isinstance(axes, list | tuple):
+        return [_second(axis) for axis in axes]
+    return MAPS_LAST[axes] if isinstance(axes, int) and -5 <= axes < 5 else axes
+
+
+def read(operator: str, call: OperatorCall) -> object:
+    """Read a call of a known operator, and return what its reader returns."""
+    if call.is_last:
+        if operator not in OF_MAPS_LAST:
+            call.cannot_express(
+                f"takes an array whose maps are the last axis; they are the second one here, and "
+                f"{checks.LAYERS}"
+            )
+        given = {**call.arguments, "dim": _second(call.arguments.get("dim"))}
+        call = replace(call, arguments=given)
+    if norm_parts.is_part(operator, call):
+        return norm_parts.read_part(operator, call)
+    return read_by(OPERATORS[operator], call)

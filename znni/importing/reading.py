@@ -17,9 +17,8 @@ from znni.network.node import INPUT
 
 # What looks at whole windows, and what to do about it.
 WINDOWED: Mapping[str, str] = {
-    **dict.fromkeys(("LayerNormalization", "MeanVarianceNormalization"), checks.NORMS),
+    "MeanVarianceNormalization": checks.NORMS,
     **dict.fromkeys(("MatMul", "Einsum", "Attention"), checks.ATTENTION),
-    "layer_norm": checks.NORMS,
     **dict.fromkeys(("matmul", "bmm", "einsum"), checks.ATTENTION),
     "scaled_dot_product_attention": checks.ATTENTION,
 }

@@ -102,7 +102,7 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
             yield f"factor and shift of {made}"
         case Normalize() | VoxelNorm():
             yield f"{kind_of(layer).replace('_', ' ')} of {made}"
-            usual = layer.features if isinstance(layer, Normalize) else 1
+            usual = 1 if isinstance(layer, VoxelNorm) or layer.by == "response" else layer.features
             yield from (*_unless("groups", layer.groups, usual), *_unless("eps", layer.eps, EPS))
         case Multiply(spreads=True):
             yield f"multiply {made} by a factor" + " for each" * (not layer.is_gate)

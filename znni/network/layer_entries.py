@@ -313,12 +313,20 @@ class GroupNormEntry(AffineEntry):
     eps: Finite = EPS
 
 
-class LayerNormEntry(AffineEntry):
+class LayerNormEntry(GroupNormEntry):
     """A norm over the maps of each voxel."""
 
     makes: ClassVar[type[Layer]] = VoxelNorm
     groups: Count = 1
-    eps: Finite = EPS
+
+
+class ResponseNormEntry(GroupNormEntry):
+    """A global response normalization."""
+
+    groups: Count = 1
+
+    def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:
+        return {"features": maps[0], "by": "response"}
 
 
 class ModelEntry(LayerKind):

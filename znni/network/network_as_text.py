@@ -34,6 +34,8 @@ INPUT_NAME = "input"
 def kind_of(layer: Layer) -> str:
     """Return the key of a layer in a network file."""
     if isinstance(layer, Normalize):
+        if layer.by == "response":
+            return "response_norm"
         return "instance_norm" if layer.is_instance_norm else "group_norm"
     return layer.kind
 

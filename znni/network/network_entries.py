@@ -41,6 +41,7 @@ from znni.network.layer_entries import (
     MultiplyEntry,
     PadEntry,
     PoolEntry,
+    ResponseNormEntry,
     UpsampleEntry,
 )
 from znni.network.layers import Concat, Layer, Multiply
@@ -125,6 +126,7 @@ class _LayerEntry(Entry):
     instance_norm: InstanceNormEntry | None = None
     group_norm: GroupNormEntry | None = None
     layer_norm: LayerNormEntry | None = None
+    response_norm: ResponseNormEntry | None = None
 
     @property
     def kinds(self) -> dict[str, LayerKind]:

@@ -21,7 +21,7 @@ class _Norm(PerMap):
         name: the name, unique within the network; it also names the weights.
         features: the number of maps.
         groups: the number of groups, which have equal numbers of maps.
-        eps: what is added to the variance.
+        eps: what is added to the variance, so that it is not zero.
         activation: the function applied to the result.
         slope: the factor of ``leaky_relu`` for negative values.
 
@@ -52,18 +52,25 @@ class _Norm(PerMap):
 
 @dataclass(frozen=True, repr=False)
 class Normalize(_Norm):
-    """Group norm: each group of maps gets mean 0 and variance 1 over a window.
+    """A norm by the values of a whole window.
 
-    With as many groups as maps it is instance norm (Wu and He 2018, eq. 1 and 7). It depends on all
-    voxels at once. So it means something only for windows of a fixed size.
+    It depends on all voxels at once. So it means something only for windows of a fixed size.
+
+    By deviation, it is group norm: each group of maps gets mean 0 and variance 1. With as many
+    groups as maps it is instance norm (Wu and He 2018, eq. 1 and 7).
+
+    By response, it is global response normalization (Woo et al. 2023, eq. 1 to 3): each map is
+    multiplied by its L2 norm, as a share of the mean of these norms in its group. The factor and
+    the shift follow, and then the input is added. ``eps`` is added to the mean.
     """
 
+    by: Literal["deviation", "response"] = "deviation"
     kind: Literal["normalize"] = field(default="normalize", repr=False)
 
     @property
     def is_instance_norm(self) -> bool:
-        """True if each map is a group of its own."""
-        return self.groups == self.features
+        """True if each map is a group of its own, and gets mean 0 and variance 1."""
+        return self.groups == self.features and self.by == "deviation"
 
 
 @dataclass(frozen=True, repr=False)

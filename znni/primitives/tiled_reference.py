@@ -107,13 +107,10 @@ def _whole(
             y = x * scale[:, None, None, None] + shift[:, None, None, None]
             return _finished(y, layer, weights)
         case Normalize() | VoxelNorm():
-            grouped = x.reshape(layer.groups, -1, *x.shape[1:])
-            axes = (1,) if isinstance(layer, VoxelNorm) else (1, 2, 3, 4)
-            apart = grouped - grouped.mean(axis=axes, keepdims=True)
-            deviation = np.sqrt(grouped.var(axis=axes, keepdims=True) + layer.eps)
-            y = (apart / deviation).reshape(x.shape)
             scale, shift = weights[layer.name].weight, weights[layer.name].bias
-            y = y * scale[:, None, None, None] + shift[:, None, None, None]
+            y = _normalized(x, layer) * scale[:, None, None, None] + shift[:, None, None, None]
+            if isinstance(layer, Normalize) and layer.by == "response":
+                y += x
             return _finished(y, layer, weights)
         case Concat():
             return np.concatenate(given)
@@ -192,6 +189,19 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             return y[:, *Box(start, Vec3(*y.shape[1:]) - start).slices]
         case _:
             return _whole(layer, weights, given, "zeros")
+
+
+def _normalized(x: Float64, layer: Normalize | VoxelNorm) -> Float64:
+    """Return the values (f, z, y, x) of a norm, before its factors and shifts."""
+    grouped = x.reshape(layer.groups, -1, *x.shape[1:])
+    if isinstance(layer, Normalize) and layer.by == "response":
+        norms = np.sqrt((grouped**2).sum(axis=(2, 3, 4), keepdims=True))
+        shares = norms / (norms.mean(axis=1, keepdims=True) + layer.eps)
+        return np.asarray(grouped * shares).reshape(x.shape)
+    axes = (1,) if isinstance(layer, VoxelNorm) else (1, 2, 3, 4)
+    apart = grouped - grouped.mean(axis=axes, keepdims=True)
+    deviation = np.sqrt(grouped.var(axis=axes, keepdims=True) + layer.eps)
+    return np.asarray(apart / deviation).reshape(x.shape)
 
 
 def _finished(y: Float64, layer: Weighted | Elementwise, weights: Weights) -> Float64:

@@ -127,8 +127,11 @@ def test_kernels_compile_without_spills(chip: Chip) -> None:
         (edge_filling.source(), edge_filling.options(PadLayer("pad", NO_PADDING, "reflect"))),
         (arranged.source("elu"), arranged.steps(TWO)),
         (clearing.source(), ()),
-        (normalization.source(), normalization.options(Normalize("norm", 12, 4), 1)),
-        (normalization.source(), normalization.options(Normalize("norm", 12, 4), 4)),
+        *(
+            (normalization.source(norm), normalization.options(norm, together))
+            for norm in (Normalize("norm", 12, 4), Normalize("norm", 12, 4, by="response"))
+            for together in (1, 4)
+        ),
         (normalization.scaling_source("gelu"), ()),
         *(
             (voxel_norm.source("gelu"), voxel_norm.options(VoxelNorm("norm", maps, 1)))

@@ -1,4 +1,4 @@
-"""Instance norm and group norm: one pass adds up each map, another scales it.
+"""Norms by whole windows: one pass adds up each map, another scales it.
 
 If there are enough groups, a worker does both passes for one group after the other. The second pass
 then finds the values in a cache. Sums are kept in float64, plane by plane, and planes are added in
@@ -49,7 +49,7 @@ EFFICIENCY = 0.15
 
 @dataclass(frozen=True)
 class Normalization:
-    """Instance norm and group norm on the CPU. The output may be the memory of the input."""
+    """Norms by whole windows on the CPU. The output may be the memory of the input."""
 
     device: Device
     name: str = "normalization"
@@ -92,7 +92,7 @@ class Normalization:
             # The sums of the values, and of their squares, of each plane.
             sums = workspace((SUMS, work.planes), np.float64)
             scaling = np.empty((2, out.n * out.f), np.float32)
-            trained = given.weight, given.bias, norm.eps
+            trained = given.weight, given.bias, norm.eps, norm.by == "response"
             last = scaling, finish.slope, finish.code, in_place
 
             def whole_groups(_worker: int, some: slice) -> None:
@@ -171,14 +171,14 @@ class _Work:
 @numba_kernel
 def _normalize(  # type: ignore[no-untyped-def]
     memory, start, strides, source, source_start, source_strides, extents, first, stop, maps, sums,
-    weight, bias, eps, scaling, slope, code, in_place,
+    weight, bias, eps, response, scaling, slope, code, in_place,
 ):  # fmt: skip
     """Normalize some groups, counted through all images, one after the other."""
     planes = maps * extents[2]
     for group in range(first, stop):
         low, high = group * planes, (group + 1) * planes
         _add_up(source, source_start, source_strides, extents, low, high, sums)
-        _set_scaling(extents, group, group + 1, maps, sums, weight, bias, eps, scaling)
+        _set_scaling(extents, group, group + 1, maps, sums, weight, bias, eps, response, scaling)
         _scale(
             memory, start, strides, source, source_start, source_strides, extents, low, high,
             scaling, slope, code, in_place,
@@ -210,11 +210,16 @@ def _add_up(memory, start, strides, extents, first, stop, sums):  # type: ignore
 
 
 @numba_kernel
-def _set_scaling(extents, first, stop, maps, sums, weight, bias, eps, scaling):  # type: ignore[no-untyped-def]
+def _set_scaling(  # type: ignore[no-untyped-def]
+    extents, first, stop, maps, sums, weight, bias, eps, response, scaling
+):
     """Work out factors and shifts of the maps of some groups, whose planes are added up."""
     planes = maps * extents[2]
     count = planes * extents[3] * extents[4]
     for group in range(first, stop):
+        if response:
+            _set_response(extents, group, maps, sums, weight, bias, eps, scaling)
+            continue
         total, squares = 0.0, 0.0
         for plane in range(group * planes, (group + 1) * planes):
             total += sums[0, plane]
@@ -227,6 +232,22 @@ def _set_scaling(extents, first, stop, maps, sums, weight, bias, eps, scaling): 
             factor = weight[at % extents[1]] / np.sqrt(variance + eps)
             scaling[0, at] = factor
             scaling[1, at] = bias[at % extents[1]] - mean * factor
+
+
+@numba_kernel
+def _set_response(extents, group, maps, sums, weight, bias, eps, scaling):  # type: ignore[no-untyped-def]
+    """Work out factors and shifts of a group's maps by their L2 norms, with the input added."""
+    total = 0.0
+    for at in range(group * maps, (group + 1) * maps):
+        squares = 0.0
+        for plane in range(at * extents[2], (at + 1) * extents[2]):
+            squares += sums[1, plane]
+        scaling[0, at] = np.sqrt(squares)
+        total += np.sqrt(squares)
+    mean = total / maps + eps
+    for at in range(group * maps, (group + 1) * maps):
+        scaling[0, at] = weight[at % extents[1]] * (scaling[0, at] / mean) + 1.0
+        scaling[1, at] = bias[at % extents[1]]
 
 
 @numba_kernel
@@ -266,5 +287,5 @@ def _bent(value, slope, code):  # type: ignore[no-untyped-def]
 
 
 def primitives(device: Device) -> tuple[Normalization, ...]:
-    """Return instance and group norm."""
+    """Return the norms by whole windows."""
     return (Normalization(device),)

@@ -1,7 +1,8 @@
-"""Instance norm and group norm on a GPU: one pass adds up each map, another scales it.
+"""Norms by whole windows on a GPU: one pass adds up each map, another scales it.
 
-Values are added up in float32, some at a time, less a sample of their group. Their sums are in
-float64, always in the same order. So a call gives the same bytes each time.
+Values are added up in float32, some at a time. If their variance is needed, a sample of their
+group is subtracted before. Their sums are in float64, always in the same order. So a call gives
+the same bytes each time.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class _Sums:
     """
 
     def __init__(self, norm: Normalize, shape: Shape5, together: int) -> None:
-        module = compiled(source(), options(norm, together))
+        module = compiled(source(norm), options(norm, together))
         self._reduce_maps = module.get_function("reduce_maps")
         self._set_scaling = module.get_function("set_scaling")
         self._sums = MapSums(shape, together)
@@ -130,15 +131,17 @@ class _Sums:
         )
 
 
-def source() -> str:
+def source(norm: Normalize) -> str:
     """Return the CUDA source of ``reduce_maps`` and ``set_scaling``, compiled with ``options``."""
-    kernel = source_beside(__file__, "normalization.cu")
+    kernel = source_beside(__file__, f"{norm.by}.cu")
     return map_sums.source() + map_sums.norm_scaling_source() + kernel
 
 
 def options(norm: Normalize, together: int) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
-    return map_sums.options(maps_together=norm.features // norm.groups, together=together)
+    maps = norm.features // norm.groups
+    less = maps if norm.by == "deviation" else 0
+    return *map_sums.options(maps_together=less, together=together), f"-DMAPS={maps}"
 
 
 def scaling_source(activation: Activation) -> str:
@@ -148,5 +151,5 @@ def scaling_source(activation: Activation) -> str:
 
 
 def primitives(device: Device) -> tuple[GpuNormalization, ...]:
-    """Return instance and group norm."""
+    """Return the norms by whole windows."""
     return (GpuNormalization(device),)

@@ -57,12 +57,13 @@ class GpuPackedNormalization(GpuPackedPass):
     may_leave: ClassVar[bool] = True
 
     def output_of(self, layer: Normalize, shape: Shape5) -> Shape5 | None:
-        """Decline softmax, more blocks than a launch counts, and norms of zeros by nothing.
+        """Decline softmax, norms by response, too many blocks, and norms of zeros by nothing.
 
         Numbers that belong to no map do not vary. Without ``eps`` their norm would be NaN, and the
         next layer would add it to all its sums.
         """
         possible = layer.activation != "softmax" and MapSums(groups_of(shape)).countable
+        possible = possible and layer.by == "deviation"
         varies = layer.eps > 0 or shape.f % GROUP == 0
         return shape if possible and varies and layer.features == shape.f else None
 
