@@ -158,7 +158,7 @@ def test_a_batch_normalization_elsewhere_is_refused(
         (tensors("0", "1") | {"2.weight": numbers(3)}, "has 1 prelu (2), and network known has 0"),
         (
             tensors("0", "1") | {"2.weight": numbers(3), "2.bias": numbers(3)},
-            "has 1 instance or group normalization (2), and network known has 0",
+            "has 1 instance, group or layer normalization (2), and network known has 0",
         ),
         ({"0.weight": numbers(3, 4)}, "neither a 3D convolution nor a normalization nor a prelu"),
         (tensors("0", "1") | {"0.bias": numbers(2)}, "bias of shape (2,) for 3 maps"),
@@ -341,7 +341,9 @@ def test_norms_too_few(tmp_path: Path) -> None:
     state = norm_module(affine=True).state_dict()
     del state["4.weight"], state["4.bias"]
     (tmp_path / "like.yaml").write_text(NORMS)
-    with pytest.raises(InvalidInput, match=r"has 1 instance or group normalization \(1\), and"):
+    with pytest.raises(
+        InvalidInput, match=r"has 1 instance, group or layer normalization \(1\), and"
+    ):
         znni.import_network(state, tmp_path / "net.yaml", like=tmp_path / "like.yaml")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from znni.importing import checks, operations
 from znni.importing.calls import OperatorCall, Value
 from znni.importing.steps import Float64
+from znni.network.layers import Normalize, VoxelNorm
 
 Stage: TypeAlias = Literal[
     "mean", "centred", "squares", "variance", "deviation", "unit",
@@ -93,8 +94,10 @@ def read_part(operator: str, call: OperatorCall) -> PartOfNorm | None:
         return made
     maps = call.tracer.values[made.of].maps
     scale, shift = (np.broadcast_to(each, maps).copy() for each in (made.factors, made.shifts))
-    norm = operations.layer_norm if stage == "unit" else operations.response_norm
-    call.add(norm(call.origin, maps, scale, shift, made.eps), made.of)
+    layer: Normalize | VoxelNorm = VoxelNorm(call.origin, maps, 1, made.eps)
+    if stage == "with input":
+        layer = Normalize(call.origin, maps, 1, made.eps, by="response")
+    call.add(operations.norm(layer, scale, shift), made.of)
     return None
 
 

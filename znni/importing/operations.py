@@ -6,9 +6,7 @@ that names the layer's origin, its problem and a remedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -31,7 +29,6 @@ from znni.network.layers import (
     LEAKY_SLOPE,
     ConvTranspose,
     GlobalPool,
-    Layer,
     Normalize,
     Pool,
     VoxelNorm,
@@ -195,6 +192,16 @@ def batch_norm(
     return affine(origin, factors, shifts - means * factors)
 
 
+def norm(layer: Normalize | VoxelNorm, weight: object = None, bias: object = None) -> Layered:
+    """Return a norm with its factors and shifts; ``weight`` and ``bias`` may be None."""
+    origin, maps = layer.name, layer.features
+    scales = np.ones(maps) if weight is None else floats(origin, "weight", weight)
+    shifts = np.zeros(maps) if bias is None else floats(origin, "bias", bias)
+    if {scales.shape, shifts.shape} != {(maps,)}:
+        refuse(origin, f"has weight and bias of other shapes than ({maps},); export it again")
+    return Layered(layer, scales, shifts)
+
+
 def group_norm(
     origin: str,
     maps: int,
@@ -204,41 +211,14 @@ def group_norm(
     eps: object = 1e-5,
 ) -> Layered:
     """Return a group norm, which is an instance norm if there are as many groups as maps."""
-    return _norm(Normalize, origin, maps, num_groups, weight, bias, eps)
-
-
-def layer_norm(origin: str, maps: int, weight: object, bias: object, eps: object) -> Layered:
-    """Return a layer norm over the maps of each voxel."""
-    return _norm(VoxelNorm, origin, maps, 1, weight, bias, eps)
-
-
-def response_norm(origin: str, maps: int, weight: object, bias: object, eps: object) -> Layered:
-    """Return a global response normalization."""
-    return _norm(partial(Normalize, by="response"), origin, maps, 1, weight, bias, eps)
-
-
-def _norm(
-    make: Callable[[str, int, int, float], Layer],
-    origin: str,
-    maps: int,
-    num_groups: object,
-    weight: object,
-    bias: object,
-    eps: object,
-) -> Layered:
-    """Return a norm of groups of maps with checked numbers."""
     groups, smallest = count(origin, "number of groups", num_groups), number(origin, "epsilon", eps)
-    scales = np.ones(maps) if weight is None else floats(origin, "weight", weight)
-    shifts = np.zeros(maps) if bias is None else floats(origin, "bias", bias)
-    if {scales.shape, shifts.shape} != {(maps,)}:
-        refuse(origin, f"has weight and bias of other shapes than ({maps},); export it again")
     if maps % groups or smallest < 0:
         refuse(
             origin,
             f"has {groups} groups for {maps} maps and epsilon {smallest:g}; is the file "
             f"whole? export it again",
         )
-    return Layered(make(origin, maps, groups, smallest), scales, shifts)
+    return norm(Normalize(origin, maps, groups, smallest), weight, bias)
 
 
 def instance_norm(

@@ -17,7 +17,7 @@ from znni.importing.checks import number
 from znni.importing.margins import Unsuited
 from znni.importing.operations import TRAINING
 from znni.importing.steps import Layered, Nonlinearity, affine
-from znni.network.layers import Add, Concat, Maximum, Multiply
+from znni.network.layers import Add, Concat, Maximum, Multiply, VoxelNorm
 
 
 def unchanged(call: OperatorCall) -> None:
@@ -205,7 +205,8 @@ def layer_norm(
     maps = call.held.maps
     if not call.is_last or normalized_shape != [maps]:
         call.cannot_express(f"{checks.WINDOWS}; {checks.NORMS}")
-    call.add(operations.layer_norm(call.origin, maps, weight, bias, eps))
+    layer = VoxelNorm(call.origin, maps, 1, number(call.origin, "epsilon", eps))
+    call.add(operations.norm(layer, weight, bias))
 
 
 def permutation(call: OperatorCall, dims: object) -> Value | MapsLast:

@@ -29,6 +29,7 @@ from znni.network.layers import (
     ConvTranspose,
     Layer,
     Normalize,
+    VoxelNorm,
 )
 from znni.network.network import Network
 from znni.network.node import INPUT
@@ -93,7 +94,7 @@ class _Filling:
         self.notes: list[str] = []
         self._arrays = arrays
         convolutions = [each for each in like.layers if isinstance(each, Conv | ConvTranspose)]
-        norms = [each.name for each in like.layers if isinstance(each, Normalize)]
+        norms = [each.name for each in like.layers if isinstance(each, Normalize | VoxelNorm)]
         curved = [each.name for each in like.layers if _activation(each).kind == "prelu"]
         names = [each.name for each in convolutions]
         self._prefixes = _matched("convolution", parts, parts.convolutions, names, like)
@@ -103,7 +104,7 @@ class _Filling:
         self._slopes = _by_place("prelu", parts.slopes, curved, like)
         self._scales: dict[str, str] = {}
         if parts.scales:  # or the network's normalizations have none
-            kind = "instance or group normalization"
+            kind = "instance, group or layer normalization"
             self._scales = _matched(kind, parts, parts.scales, norms, like)
 
     def operations(self, layer: Layer) -> list[Operation]:
@@ -139,11 +140,13 @@ class _Filling:
                         f"name of one"
                     )
                 made = self._norm(norm)
-            case Normalize(features=maps, groups=groups, eps=eps):
+            case Normalize() | VoxelNorm():
                 prefix = self._scales.get(layer.name)
                 origin = checks.origin(prefix or layer.name, "normalization")
                 scale, shift = (None, None) if prefix is None else self._held(prefix, *NORM[:2])
-                made = operations.group_norm(origin, maps, groups, scale, shift, eps)
+                made = operations.norm(
+                    replace(layer, name=origin, activation="identity"), scale, shift
+                )
         return replace(made, name=layer.name)
 
     def _convolution(self, prefix: str, layer: Conv | ConvTranspose) -> Layered:
