@@ -213,9 +213,9 @@ class Windowed(nn.Module):
         return self.layer(self.first(x))
 
 
-class OverVoxels(nn.Module):
+class Product(nn.Module):
     def forward(self, x: Any) -> Any:
-        return nn.functional.layer_norm(x, x.shape[1:])
+        return x @ x
 
 
 class Cumulative(nn.Module):
@@ -227,7 +227,7 @@ class Cumulative(nn.Module):
     ("layer", "why"),
     [
         (
-            OverVoxels(),
+            Product(),
             "depends on a whole window in a way that this version does not run; replace",
         ),
         (Cumulative(), "cannot be represented; networks here have 3D convolutions"),

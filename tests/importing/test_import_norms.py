@@ -92,7 +92,7 @@ def share(x: Any, *, power: int = 2) -> Any:
 PART = "is part of no norm that is known here: layer norm over maps, and global response normal"
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "another power": (lambda x: x * share(x, power=1) + x, PART),
-    "without the input": (lambda x: (x * share(x)).relu(), "has no array of the network there"),
+    "without the input": (lambda x: (x * share(x)).relu(), PART),
     "of another value": (lambda x: x.relu() - x.mean(1, keepdim=True), PART),
     "root": (lambda x: x.sqrt(), PART),
     "voxels": (

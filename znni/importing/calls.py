@@ -14,6 +14,9 @@ from znni.importing import checks
 from znni.importing.steps import Float64, Operation
 from znni.importing.tracing import Traced, Tracer
 
+# The axes (n, f, z, y, x) of an array whose maps become its last axis, and the second one again.
+MAPS_LAST, MAPS_SECOND = [0, 2, 3, 4, 1], [0, 4, 1, 2, 3]
+
 
 @dataclass(frozen=True)
 class Value:
@@ -66,6 +69,12 @@ class OperatorCall:
     def held(self) -> Traced:
         """Its first argument, which is an array of the graph."""
         return self.tracer.values[self.read]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The extents of its first argument along the axes that the source gives it."""
+        shape = self.held.shape
+        return tuple(shape[axis] for axis in MAPS_LAST) if self.is_last else shape
 
     @property
     def result(self) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.calls import MapsLast, OperatorCall, Value, flat
+from znni.importing.calls import OperatorCall, Value, flat
 from znni.importing.graph import Operation, needed
 from znni.importing.margins import margins
 from znni.importing.norm_parts import PartOfNorm
@@ -43,7 +43,6 @@ SHAPED: Mapping[str, Callable[..., Any]] = {
     "unsqueeze": np.expand_dims,
     **dict.fromkeys(("view", "reshape"), np.reshape),
 }
-OF_THE_GRAPH = Value, MapsLast, PartOfNorm
 LARGEST_NUMBER = 2**62
 # Operators of the network's values that are read, or that have an error of their own.
 KNOWN = {*OPERATORS, *DECOMPOSED, "max_pool3d_with_indices", "sym_size"}
@@ -155,7 +154,7 @@ class _Reading(Reading[Node]):
         call = OperatorCall(origin, arguments, node.results, self.tracer).maps_first()
         if node.operator == "sym_size":
             axis = checks.integer(origin, "dim", arguments["dim"])
-            self.values[call.result] = call.held.shape[axis]
+            self.values[call.result] = call.extents[axis]
             return
         if node.operator in DECOMPOSED:
             checks.refuse(origin, "is a decomposed operator; export without run_decompositions()")
@@ -166,7 +165,7 @@ class _Reading(Reading[Node]):
                 "export without run_decompositions()",
             )
         operator = node.operator.removesuffix("_")
-        if not any(isinstance(given, OF_THE_GRAPH) for given in flat(arguments.values())):
+        if not any(isinstance(given, Value | PartOfNorm) for given in flat(arguments.values())):
             self.values[call.result] = _constant(origin, operator, arguments)
         elif operator in OPERATORS:
             found = read(operator, call)

@@ -151,7 +151,7 @@ class _Reading(Reading[Any]):
         call = NodeCall(origin, arguments, results, self.tracer, self._opset, attributes, inputs)
         call = call.maps_first()
         if kind == "Shape" and isinstance(call.input(0), Value):
-            axes = np.array(call.held.shape, np.int64)
+            axes = np.array(call.extents, np.int64)
             self.values[results[0]] = axes[
                 call.attributes.get("start", 0) : call.attributes.get("end")
             ]

@@ -12,7 +12,16 @@ import numpy as np
 from znni.core.errors import option
 from znni.importing import axis_operators as axes
 from znni.importing import checks, norm_parts, operations
-from znni.importing.calls import MapsLast, OperatorCall, Reader, Value, made_by, read_by
+from znni.importing.calls import (
+    MAPS_LAST,
+    MAPS_SECOND,
+    MapsLast,
+    OperatorCall,
+    Reader,
+    Value,
+    made_by,
+    read_by,
+)
 from znni.importing.checks import number
 from znni.importing.margins import Unsuited
 from znni.importing.operations import TRAINING
@@ -220,9 +229,6 @@ def permutation(call: OperatorCall, dims: object) -> Value | MapsLast:
     call.same()
     return Value(call.result) if call.is_last else MapsLast(Value(call.result))
 
-
-# The axes (n, f, z, y, x) of an array whose maps become its last axis, and the second one again.
-MAPS_LAST, MAPS_SECOND = [0, 2, 3, 4, 1], [0, 4, 1, 2, 3]
 
 # Operators that change nothing, of constants too.
 COPIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy")

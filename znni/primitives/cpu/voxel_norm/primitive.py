@@ -128,12 +128,13 @@ def _normalize(  # type: ignore[no-untyped-def]
         for low in range(0, features, maps):
             for i in range(count):
                 mean[i], factor[i] = zero, zero
-            for f in range(low, low + maps):
+            base = source[at + low * source_strides[1] :]
+            for f in range(low + 1, low + maps):
                 given = source[at + f * source_strides[1] :]
                 for i in range(count):
-                    mean[i] += given[i]
+                    mean[i] += given[i] - base[i]  # so a sum of equal values has no error
             for i in range(count):
-                mean[i] *= part
+                mean[i] = base[i] + mean[i] * part
             for f in range(low, low + maps):
                 given = source[at + f * source_strides[1] :]
                 for i in range(count):

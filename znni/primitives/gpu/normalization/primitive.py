@@ -141,7 +141,7 @@ def options(norm: Normalize, together: int) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
     maps = norm.features // norm.groups
     less = maps if norm.by == "deviation" else 0
-    return *map_sums.options(maps_together=less, together=together), f"-DMAPS={maps}"
+    return *map_sums.options(maps_together=less, together=together), f"-DMAPS_OF_GROUP={maps}"
 
 
 def scaling_source(activation: Activation) -> str:
