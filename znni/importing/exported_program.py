@@ -165,7 +165,7 @@ class _Reading(Reading[Node]):
                 "export without run_decompositions()",
             )
         operator = node.operator.removesuffix("_")
-        if not any(isinstance(given, Value | PartOfNorm) for given in flat(arguments.values())):
+        if not any(isinstance(each, Value | PartOfNorm) for each in flat(call.arguments.values())):
             self.values[call.result] = _constant(origin, operator, arguments)
         elif operator in OPERATORS:
             found = read(operator, call)
