@@ -39,8 +39,6 @@ layers:
     instance_norm: {activation: leaky_relu}
   - conv: {features: 6, kernel: 3, stride: 2, padding: 1}
   - group_norm: {groups: 3, activation: relu}
-  - response_norm: {}
-  - layer_norm: {groups: 2, activation: elu}
   - conv_transpose: {features: 4, kernel: 2, stride: 2}
   - name: squeezed
     global_pool: {}
