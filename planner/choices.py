@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
@@ -10,9 +10,6 @@ from operator import itemgetter
 from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE
 from planner.pareto import GpuFronts
 from znni.plans.segments import Step
-
-# The least weight of a resident byte, in seconds, if choices have to keep fewer bytes.
-LEAST_WEIGHT = 1e-12
 
 
 def peak_bytes(step: Step, *, in_place: bool = False, copied_bytes: int = 0) -> int:
@@ -171,41 +168,6 @@ def undominated_within(
             if fronts.admits(resident, peak, there)
         ]
     return [choice for choice, _ in partial]
-
-
-def promising_within(
-    slots: Sequence[Slot], allowed: float, seconds_limit: float, byte_seconds: float = 0.0
-) -> Iterator[Choice]:
-    """Yield a few choices that fit and are often among the best. They are found quickly.
-
-    Each slot takes the step with the least ``weighed`` seconds. If the choice does not fit, bytes
-    get a larger weight, on a GPU too.
-
-    Args:
-        slots: the slots to fill.
-        allowed: the bytes that resident memory and the peak may take together.
-        seconds_limit: the seconds that a choice must beat.
-        byte_seconds: the seconds that count for each resident byte against the limit.
-    """
-    weights = [byte_seconds, *(max(byte_seconds, LEAST_WEIGHT) * 4**n for n in range(1, 13))]
-    least, on_gpu = least_peak(slots), min((slot.on_gpu for slot in slots), default=inf)
-    for highest in (allowed, least) if least <= allowed else ():
-        for weight in weights:
-            steps = tuple(
-                min(
-                    (step for step in slot.options if slot.peak(step) <= highest),
-                    key=lambda step: (
-                        slot.weighed(step, weight)
-                        + (weight - byte_seconds) * step.cost.memory.on_gpu
-                    ),
-                )
-                for slot in slots
-            )
-            choice = choice_of(slots, steps)
-            if choice.resident + choice.peak <= allowed and choice.on_gpu <= on_gpu:
-                if choice.seconds + byte_seconds * choice.resident < seconds_limit:
-                    yield choice
-                break
 
 
 def least_peak(slots: Sequence[Slot]) -> int:

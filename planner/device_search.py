@@ -17,7 +17,6 @@ from planner.choices import (
     Slot,
     least_memory,
     least_peak,
-    promising_within,
     undominated_within,
 )
 from planner.cost_model import CostModel
@@ -82,15 +81,14 @@ class DeviceSearch:
         alone = max(WINDOWS_AT_ONCE) if network.window else 1
         most_items = alone if network.is_tiled else network.total_pooling.volume
         self._options = StepOptions(primitives, model, division, most_items)
-        # The time of a promising choice bounds the search among all of them.
-        self._choosers: tuple[Chooser, ...] = (promising_within, undominated_within)
+        self._choose: Chooser = undominated_within
         self._latest: tuple[Partition, list[tuple[Segments, list[Slot]]]] | None = None
 
     def among(self, primitives: Collection[Primitive]) -> DeviceSearch:
         """Return the search among some of the primitives."""
         some = [primitive for primitive in self._primitives if primitive in primitives]
         other = DeviceSearch(self._network, some, self._model, self._division)
-        other._choosers = self._choosers
+        other._choose = self._choose
         other.bounds = self.bounds  # a bound for all candidates is a bound for some of them
         return other
 
@@ -106,7 +104,7 @@ class DeviceSearch:
     def choosing(self, choose: Chooser) -> DeviceSearch:
         """Return the search with another function that chooses steps. It shares what is known."""
         other = copy(self)
-        other._choosers = (choose,)
+        other._choose = choose
         return other
 
     def __len__(self) -> int:
@@ -182,7 +180,7 @@ class DeviceSearch:
             limit: the seconds of the job to beat.
         """
         best, to_beat = None, SecondsToBeat(limit)
-        for candidate in self._beating(partition, budget, job_time, to_beat, self._choosers):
+        for candidate in self._beating(partition, budget, job_time, to_beat, self._choose):
             best, to_beat.seconds = candidate, job_time.seconds(candidate.load)
         return best
 
@@ -195,7 +193,7 @@ class DeviceSearch:
         same as for ``fastest``.
         """
         to_beat = SecondsToBeat(limit)
-        return list(self._beating(partition, budget, job_time, to_beat, [undominated_within]))
+        return list(self._beating(partition, budget, job_time, to_beat, undominated_within))
 
     def _beating(
         self,
@@ -203,7 +201,7 @@ class DeviceSearch:
         budget: MemoryBudget,
         job_time: JobTime,
         to_beat: SecondsToBeat,
-        choosers: Iterable[Chooser],
+        choose: Chooser,
     ) -> Iterator[Candidate]:
         """Yield candidates that fit and beat the seconds at that time, which the caller may lower.
 
@@ -212,7 +210,7 @@ class DeviceSearch:
             budget: the bytes that they may take.
             job_time: the time of the job for a load.
             to_beat: the seconds of the job to beat.
-            choosers: the functions that choose steps.
+            choose: the function that chooses steps.
         """
         limit, least_of = to_beat.seconds, self._partition_bounds
         working, most = least_of.working(partition), budget(partition.input_shape._replace(n=1))
@@ -234,35 +232,18 @@ class DeviceSearch:
                 continue  # no pieces, so it was looked at before
             layers_limit = job_time.layers_within(to_beat.seconds, least_peak(bare))
             slots = slots_that_fit(bare, least, options, allowed, layers_limit)
-            for choose in choosers if slots else ():
-                layers_limit = job_time.layers_within(to_beat.seconds, least_peak(slots))
-                for choice in choose(slots, allowed, layers_limit, job_time.byte_seconds):
-                    candidate = Candidate(segments, choice)
-                    seconds = job_time.seconds(candidate.load)
-                    if seconds < to_beat.seconds and _has_place(candidate, partition, allowed):
-                        yield candidate
+            if not slots:
+                continue
+            layers_limit = job_time.layers_within(to_beat.seconds, least_peak(slots))
+            for choice in choose(slots, allowed, layers_limit, job_time.byte_seconds):
+                candidate = Candidate(segments, choice)
+                seconds = job_time.seconds(candidate.load)
+                if seconds < to_beat.seconds and _has_place(candidate, partition, allowed):
+                    yield candidate
 
     def _least_of_block(self, segment: Segment) -> float:
         """Return a lower bound on the seconds of the only segment of a block."""
         return sum(map(self.bounds.of_step, segment.steps))
-
-    def least_load(
-        self, partition: Partition, budget: MemoryBudget, job_time: JobTime, limit: float
-    ) -> Load:
-        """Return a load on the device that no candidate is below, in any segments.
-
-        Args:
-            partition: the layers.
-            budget: the bytes that they may take.
-            job_time: the time of the job for a load.
-            limit: the seconds of the job from which on the bound need not be any tighter.
-        """
-        least_of = self._partition_bounds
-        working, most = least_of.working(partition), budget(partition.input_shape._replace(n=1))
-        if working > most:
-            return Load(inf, 0, working)
-        least = least_of.seconds(partition, most, job_time.layers_within(limit, working))
-        return Load(sum(least.values()), 0, working)
 
     def smallest(self, partition: Partition, budget: MemoryBudget) -> Candidate | None:
         """Return the candidate that leaves the most of its budget, or lacks the least.

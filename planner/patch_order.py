@@ -38,13 +38,11 @@ class Waiting(NamedTuple):
         seconds: the lower bound.
         patch: the output voxels of the patch.
         cut_point: the cut point that the bound is for. If it is None, the bound is for all.
-        is_priced: whether the bound comes from prices of the patch's own shapes.
     """
 
     seconds: float
     patch: Vec3
     cut_point: CutPoint | None = None
-    is_priced: bool = False
 
 
 def waiting_patches(space: Space, patches: Collection[Vec3]) -> list[Waiting]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
-from math import inf
 from typing import Self
 
 from planner.candidate import Candidate
@@ -14,7 +13,7 @@ from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.pareto import BestPlans
 from planner.partition import Cut, CutPoint
 from planner.patch_candidate import PatchCandidate
-from planner.patch_order import ROUNDED, Waiting, quick_bounds, waiting_patches
+from planner.patch_order import Waiting, quick_bounds, waiting_patches
 from planner.patch_sizes import patch_sizes_near, thin_patches
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
@@ -213,9 +212,6 @@ class Search(Space):
         """Add the fastest plans with these patches to the best, without the patches tried before.
 
         The patch with the least bound comes next. Its bound is replaced by those of its cut points.
-        These are raised by prices, and then the search begins. So a search begins only where prices
-        leave hope, and most plans need few of them. It begins at once if no bound with prices was
-        less since a search last found nothing. So a fast plan limits the others soon.
 
         As soon as one plan is found, the search ends after ``most_prices`` prices. If that plan
         came late, it ends after twice as many as until then. It also ends when the least bound
@@ -225,9 +221,8 @@ class Search(Space):
         candidates: dict[Vec3, PatchCandidate] = {}
         waiting = waiting_patches(self, set(patches) - tried)
         heapify(waiting)
-        least = inf  # of the bounds with prices, since a search last found nothing
         while waiting:
-            bound, patch, cut_point, is_priced = heappop(waiting)
+            bound, patch, cut_point = heappop(waiting)
             if bound >= best.limit or (best.plans and self.calls > most):
                 break
             if cut_point is None:
@@ -240,37 +235,12 @@ class Search(Space):
                 for each in self.cut_points:
                     heappush(waiting, Waiting(candidate.least_seconds(each), patch, each))
                 continue
-            if not is_priced and not candidates[patch].fits_one_fragment(cut_point):
+            if not candidates[patch].fits_one_fragment(cut_point):
                 continue
-            if not is_priced and best.limit < inf:
-                seconds = self._least_seconds(candidates[patch], cut_point, best.limit)
-                if seconds >= min(least, best.limit):
-                    heappush(waiting, Waiting(seconds, patch, cut_point, is_priced=True))
-                    continue
-                least = seconds
             if plan := self._fastest_with(candidates[patch], cut_point, best.limit):
                 if not best.plans:
                     most = max(most, 2 * self.calls - begun)
                 best.add(plan)
-            else:
-                least = inf
-
-    def _least_seconds(
-        self, patch_candidate: PatchCandidate, cut_point: CutPoint, limit: float
-    ) -> float:
-        """Return a lower bound on the job's seconds with this cut point, from some prices.
-
-        If the seconds are known to be no less than the limit, the bound may be any from there on.
-        """
-        cut, loads = patch_candidate.cut(cut_point), patch_candidate.least_loads(cut_point)
-        for partition in reversed(cut.partitions):
-            device = partition.device
-            job_time = patch_candidate.job_time(cut_point, device, loads)
-            budget = patch_candidate.budget(cut, device)
-            loads[device] = self._searches[partition.processor].least_load(
-                partition, budget, job_time, limit
-            )
-        return ROUNDED * patch_candidate.seconds(cut_point, loads)
 
     def _fastest_with(
         self, patch_candidate: PatchCandidate, cut_point: CutPoint, limit: float

@@ -21,7 +21,7 @@ from fakes import (
     gpu,
     machine,
 )
-from planner_cases import bound_of_patch, bound_with_prices
+from planner_cases import bound_of_cut_point, bound_of_patch, bound_with_prices
 
 from planner.cost_model import BUILT_IN
 from planner.limits import memory_of_run, time_of_run
@@ -172,7 +172,7 @@ def test_prices_raise_the_bounds_of_places_but_not_beyond_their_plans(
     search = Search(NETWORK, OUTPUT, there, CATALOGUE, several)
     for patch, place in product(PATCHES, search.cut_points):
         job = search.patch_candidate(patch)
-        bound = search._least_seconds(job, place, inf)
+        bound = bound_of_cut_point(search, job, place)
         plan = search.through([place]).fastest_for(patch)
         assert plan
         assert (1 - 1e-8) * job.least_seconds(place) <= bound <= plan.seconds

@@ -10,7 +10,9 @@ from fake_stages import overhead
 from fakes import Fake, fake_catalogue
 
 from planner.choices import Slot, all_on_gpu, bytes_on_gpu
-from planner.overhead import SecondsOnce
+from planner.overhead import Load, SecondsOnce
+from planner.partition import CutPoint
+from planner.patch_candidate import PatchCandidate
 from planner.search import Search
 from znni.core.shapes import Vec3
 from znni.engine.stages.read import ReadModel
@@ -116,4 +118,15 @@ def bound_with_prices(search: Search, patch: Vec3) -> float:
     """Return the least seconds of a patch's cut points, with prices of its shapes."""
     candidate = search.patch_candidate(patch)
     able = (it for it in search.cut_points if candidate.least_seconds(it) < inf)
-    return min(search._least_seconds(candidate, it, inf) for it in able)
+    return min(bound_of_cut_point(search, candidate, it) for it in able)
+
+
+def bound_of_cut_point(search: Search, candidate: PatchCandidate, cut_point: CutPoint) -> float:
+    """Return a lower bound on a job's seconds with a cut point, with prices of its shapes."""
+    cut, loads = candidate.cut(cut_point), candidate.least_loads(cut_point)
+    for partition in cut.partitions:
+        least_of = search._searches[partition.processor]._partition_bounds
+        most = candidate.budget(cut, partition.device)(partition.input_shape._replace(n=1))
+        seconds = sum(least_of.seconds(partition, most, inf).values())
+        loads[partition.device] = Load(seconds, 0, least_of.working(partition))
+    return (1 - 1e-9) * candidate.seconds(cut_point, loads)
