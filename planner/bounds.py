@@ -246,12 +246,7 @@ def _fragments(network: Network, operation: Operation) -> int:
 
 
 def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[Primitive]:
-    """Return the GPU primitives by which the host computes pieces of the network's layers.
-
-    Args:
-        network: the network.
-        primitives: the primitives of the host.
-    """
+    """Return the GPU primitives by which the host computes pieces of the network's layers."""
     operations = {(unnamed(it), features): None for it, features in network.operations.values()}
     samples = [
         step

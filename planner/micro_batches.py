@@ -197,7 +197,6 @@ class _Leading:
     """An offer that is the fastest per item among the pieces of a list.
 
     Attributes:
-        offer: the offer.
         is_chained: whether its items divide, or are a multiple of, those of every slower offer.
     """
 

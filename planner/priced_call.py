@@ -32,7 +32,6 @@ class Sampled(NamedTuple):
     """A primitive, and its least time for an operation over a sample of shapes.
 
     Attributes:
-        primitive: the primitive.
         seconds: its least built-in seconds per output voxel; infinite if it applies to no shape of
             the sample.
         states_seconds: whether its costs say their own seconds, so that no factor changes them.

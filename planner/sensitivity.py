@@ -37,7 +37,6 @@ class StepView:
     """The time and memory of one step of a plan.
 
     Attributes:
-        step: the step.
         seconds: the predicted seconds of all its runs for a patch.
         memory: the most bytes of its device that the whole run holds during the step.
         throughout: the part of these bytes that the run holds during every step.
@@ -54,7 +53,6 @@ class Views:
     """The plans around a plan.
 
     Attributes:
-        plan: the plan.
         by_memory: fast plans under rising limits of its last device. Each plan's machine has its
             limit. The last is the plan itself.
         by_patch: for each strategy, the fastest plans in cubes of rising size. Strategies without

@@ -42,7 +42,6 @@ class Space:
     """The space of plans for an output. It works out the price of each call once.
 
     Attributes:
-        given: the network.
         output: the extents of the output.
         machine: the machine, whose memory is the limit.
         catalogue: the primitives to choose from.

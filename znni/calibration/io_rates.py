@@ -235,7 +235,6 @@ class _Blocks(NamedTuple):
     Attributes:
         boxes: the blocks.
         handle: reads or writes one.
-        chunks: the chunks of an input.
     """
 
     boxes: list[Box]

@@ -161,7 +161,6 @@ class StepDoesNotFit(ZnniError):
     """A step of a whole case does not stay within the memory allowed.
 
     Attributes:
-        step: the step.
         needed: bytes that the process would take at least.
         allowed: bytes that it may take.
         process: bytes, among the needed ones, for its libraries, the weights and other work.

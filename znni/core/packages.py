@@ -49,7 +49,6 @@ class Offer:
     """An entry point: what an installed package offers znni.
 
     Attributes:
-        entry: the entry point.
         package: the name of the package.
         version: its version; empty if its metadata's folder does not tell it.
     """
@@ -99,11 +98,7 @@ def _state_of_module(name: str) -> str:
 
 
 def offers(group: str) -> tuple[Offer, ...]:
-    """Return the entry points of a group, in the order of packages and names.
-
-    Args:
-        group: the name of the group.
-    """
+    """Return the entry points of a group, in the order of packages and names."""
     return _offers_in(tuple(sys.path), group)
 
 

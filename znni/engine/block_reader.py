@@ -57,10 +57,6 @@ class Skipped:
 class _PlanesBefore:
     """Gives the array that a block is read into, with some planes of zeros before its own.
 
-    Args:
-        allocate: gives arrays.
-        planes: the planes before.
-
     Attributes:
         planes: the planes before.
     """

@@ -39,9 +39,6 @@ class PatchRunner:
     Raises:
         InvalidInput: the primitives are not those of the plan.
         RunFailed: the GPU does not have enough memory, or it fails in another way.
-
-    Attributes:
-        plan: the plan.
     """
 
     def __init__(

@@ -53,12 +53,7 @@ class SharedStopwatch:
 
 
 class TimedBlock:
-    """A ``with`` block whose seconds a stopwatch counts. A generator takes longer to make.
-
-    Args:
-        stopwatch: the stopwatch.
-        purpose: the purpose of the block.
-    """
+    """A ``with`` block whose seconds a stopwatch counts. A generator takes longer to make."""
 
     __slots__ = ("_purpose", "_start", "_stopwatch")
 

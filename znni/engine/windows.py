@@ -103,7 +103,6 @@ class _SumsForNext(NamedTuple):
     """The sums that a block's windows leave for the next block along x.
 
     Attributes:
-        sums: the sums.
         before: the voxels that the block blended.
         start: the first voxel along x of the sums, and of the next block.
     """

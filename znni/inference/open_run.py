@@ -79,9 +79,6 @@ class OpenRun:
     """A run whose input and output are open, and whose plan is found.
 
     Arguments and errors are those of ``compute``. ``close`` gives up a run that is not computed.
-
-    Attributes:
-        plan: the plan.
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class _CachedPlan(NamedTuple):
     """A cached plan, and the limits of the search that found it.
 
     Attributes:
-        plan: the plan.
         host: the bytes that it was allowed on the host.
         gpu: the bytes that it was allowed on the GPU; 0 without one.
     """
@@ -44,9 +43,6 @@ def fastest_cached_or_found(search: Search) -> tuple[Plan, bool]:
 
     A plan that is fastest under more memory is also fastest under less, if it fits. So it is taken
     as it is. Else the fastest cached plan that fits is where the search begins.
-
-    Args:
-        search: the search.
 
     Raises:
         DoesNotFit: no plan fits.

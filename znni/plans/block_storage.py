@@ -37,7 +37,6 @@ class Storage:
 
     Attributes:
         name: the name of the value that it is made for.
-        shape: its shape.
     """
 
     name: str

@@ -53,7 +53,6 @@ class Plan:
     """A plan: how a network is run over a volume.
 
     Attributes:
-        network: the network.
         machine: the machine that the plan was made for.
         output: the extents of the output.
         patch: the output voxels of one patch. The last patch along an axis may overlap its

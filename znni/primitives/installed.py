@@ -17,12 +17,7 @@ MEMBERS = ("name", "device", "accuracy", "version", "out_shape", "cost", "build"
 
 
 class InstalledMember:
-    """The primitives of one entry point for one device, imported when they are looked up.
-
-    Args:
-        offer: the entry point.
-        device: the device.
-    """
+    """The primitives of one entry point for one device, imported when they are looked up."""
 
     def __init__(self, offer: Offer, device: Device) -> None:
         self.offer, self._device = offer, device

@@ -35,8 +35,6 @@ class PartToRun(NamedTuple):
     """A part of a plan, with everything that makes its layers ready.
 
     Attributes:
-        plan: the plan.
-        part: the part.
         catalogue: the primitives that it names.
         weights: the weights of the plan's network.
         measured: the function that takes the seconds of each step, as soon as they are known.

@@ -30,7 +30,6 @@ class WorkerProcess:
         modules: if any, it starts CUDA and imports these before its task comes.
 
     Attributes:
-        process: the process.
         control: the connection for its task.
         sockets: for each slot, the connection that asks for patches.
         memory: for each slot, the descriptor of its memory, which has no extent yet.

@@ -42,7 +42,6 @@ class Task:
 
     Attributes:
         prepare: makes the runner.
-        shape: the shape of a slot.
         slots: for each slot, the descriptors of its memory and of the socket that asks for patches.
     """
 
@@ -115,7 +114,6 @@ class _BlockInSlot(NamedTuple):
     Attributes:
         socket: takes the answer.
         slot: where the patch came, and where its output goes.
-        block: the block.
     """
 
     socket: Connection

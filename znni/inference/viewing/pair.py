@@ -29,7 +29,6 @@ class Pair:
         out: file or URL of the output.
         read: the part of the input's file that the output was computed from.
         volume: the input.
-        output: the output.
         offset: the input voxel that the output's first voxel stands for.
         by_origin: whether only the output's origin tells that.
     """

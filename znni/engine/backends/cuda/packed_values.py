@@ -18,12 +18,7 @@ from znni.plans.program import Program, View
 
 
 class PackedValues:
-    """The records of all packed values of a block, and the sums and norms that steps make.
-
-    Args:
-        program: the program.
-        network: the network.
-    """
+    """The records of all packed values of a block, and the sums and norms that steps make."""
 
     def __init__(self, program: Program, network: Network) -> None:
         self._parts = {name: array.parts for name, array in program.arrays.items() if array.parts}

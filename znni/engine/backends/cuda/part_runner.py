@@ -42,7 +42,6 @@ class Launched(NamedTuple):
     """A patch whose work is queued on the GPU.
 
     Attributes:
-        place: the place of its output.
         parts: its input: one tensor, or one of each window.
         steps: the calls of its steps.
     """

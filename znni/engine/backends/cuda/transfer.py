@@ -183,7 +183,6 @@ class PartsOfBox:
 
     Attributes:
         whole: the parts of the whole tensor.
-        box: the box.
     """
 
     whole: Parts

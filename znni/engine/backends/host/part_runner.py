@@ -35,9 +35,6 @@ class HostPartRunner:
     If steps compute on a GPU, it copies directly from and to the arena. So the arena's pages are
     locked. These steps share one arena on the GPU.
 
-    Args:
-        wanted: the part to run.
-
     Raises:
         RunFailed: the GPU is used, and the system or the GPU does not give the memory.
     """

@@ -75,7 +75,6 @@ class LazyKernel:
         options: the decorator's options.
 
     Attributes:
-        function: the function.
         options: the decorator's options.
     """
 

@@ -29,7 +29,6 @@ class Arrangement:
     """A layer as dense convolutions of rearranged samples.
 
     Attributes:
-        layer: the layer.
         shape: the shape of its input.
         out: the shape of its output.
         groups: the number of dense convolutions, each of some maps.

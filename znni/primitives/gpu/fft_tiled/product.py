@@ -34,7 +34,6 @@ class ProductShape:
 
     Attributes:
         chip: the chip that computes them.
-        spectra: the format of the spectra.
         in_maps: input maps, padded to a multiple of those that go together.
         out_maps: output maps of a block, a multiple of those that go together.
         teams: teams of warps, which take turns. A team multiplies 16 tiles for each warp.

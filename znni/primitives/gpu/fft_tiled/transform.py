@@ -56,7 +56,6 @@ class TransformShape:
 
     Attributes:
         chip: the chip that computes it.
-        spectra: the format of the spectra.
         tile: extents of a tile.
         kernel: extents of the layer's kernels.
         inverse: whether it is the inverse transform.

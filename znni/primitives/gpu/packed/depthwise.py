@@ -49,7 +49,6 @@ class Work(NamedTuple):
     """The work of a layer on inputs of one shape.
 
     Attributes:
-        layer: the layer.
         out: the shape of the output.
         sums: whether it adds up its maps.
         division: its division among blocks.
