@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -171,6 +173,27 @@ def test_layers_that_could_not_be_made_are_made_by_the_next_run() -> None:
         case.run(processes)
     case.run(processes)
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+
+
+def test_layers_are_released_if_memory_runs_out_though_another_run_holds_the_plan() -> None:
+    made: list[ref[Sums]] = []
+
+    class Full(Sums):
+        def stages(self, *_: Any) -> list[Any]:
+            raise OutOfDeviceMemory("full")
+
+    def make() -> Sums:
+        layers = Full(PLAN)
+        made.append(ref(layers))
+        return layers
+
+    processes = PreparedHere(PLAN, make)
+    with pytest.raises(OutOfDeviceMemory):
+        Case(lambda: None).run(processes)
+    gc.collect()
+    assert made[0]() is None
+    processes.wait_until_ready()
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("patches", [1, 2])

@@ -132,6 +132,38 @@ def test_a_run_that_fails_ends_its_turn(kept: PreparedPlans) -> None:
             fail()
 
 
+def test_a_run_goes_on_after_memory_ran_out_while_the_next_one_waits(kept: PreparedPlans) -> None:
+    """The next run, whose plan does not fit beside this one's, takes no memory meanwhile."""
+    order: list[str] = []
+    begun, ended = threading.Event(), threading.Event()
+
+    def next_run() -> None:
+        with kept.running():
+            begun.set()
+            ready(kept, "next", 700)
+            order.append("next is ready")
+
+    def first_run() -> None:
+        with kept.running() as turn:
+            ready(kept, "first", 800)
+            turn.compute()
+            turn.read()
+            other.start()
+            assert begun.wait(60)
+            other.join(0.1)
+            kept.clear()
+            other.join(0.1)
+            ready(kept, "smaller", 400)
+            order.append("smaller is ready")
+        ended.set()
+
+    other = threading.Thread(target=next_run, daemon=True)
+    threading.Thread(target=first_run, daemon=True).start()
+    assert ended.wait(60)
+    other.join(60)
+    assert order == ["smaller is ready", "next is ready"]
+
+
 def test_a_plan_waits_for_other_work(kept: PreparedPlans) -> None:
     taker = Taker(kept, 500)
     assert taker.has_it.wait(60)

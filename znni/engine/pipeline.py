@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from statistics import fmean
 from threading import Lock
@@ -177,9 +177,17 @@ class PreparedHere:
         """
         self._runner()
 
-    def in_use(self, _stopwatch: Stopwatch) -> AbstractContextManager[None]:
-        """Do nothing: the stages end by themselves, and tell the stopwatch of their slots."""
-        return nullcontext()
+    @contextmanager
+    def in_use(self, _stopwatch: Stopwatch) -> Iterator[None]:
+        """Release the runner if memory runs out: the next run may wait, and hold this plan.
+
+        The stages end by themselves, and tell the stopwatch of their slots.
+        """
+        try:
+            yield
+        except MemoryError:
+            self._runner.cache_clear()
+            raise
 
     def leave(self, number: int) -> None:
         """Do nothing: this process goes on."""

@@ -34,7 +34,7 @@ class PreparedPlans:
         self._allowed: dict[DeviceKind, int] = {}
         self._kept: OrderedDict[Hashable, PreparedPlan] = OrderedDict()
         self._beside = 0  # bytes of the host that other work takes
-        self._reading, self._computing = Lock(), Lock()  # of the runs that have their turn
+        self._turns: dict[str, int] = {}  # the threads of the runs that read, and that compute
         self._running: dict[int, Hashable] = {}  # by thread, what a run uses; None: nothing yet
         self._used = False
         self._changed = Condition()
@@ -48,14 +48,18 @@ class PreparedPlans:
             kind: differs for equal plans that are prepared otherwise, as with other weights.
             prepare: prepares the plan, unless it is kept.
         """
-        key = _computation(plan), kind
+        key, thread = (_computation(plan), kind), get_ident()
         self._end_building()
         with self._changed:
+            # If the run before runs out of memory, it goes on with another plan. That may not wait
+            # for this run. So this run takes no memory before its turn to compute.
+            if thread in self._running and not (key in self._kept and self._fits(plan, key)):
+                self._begin("computing", thread)
             if key in self._kept:  # its memory counts while this waits
                 self._kept.move_to_end(key)
             else:
                 self.look_up_limits()
-            if (thread := get_ident()) in self._running:
+            if thread in self._running:
                 self._running[thread] = key
             while not self._fits(plan, key):
                 in_use = {key, *self._running.values()}
@@ -110,21 +114,40 @@ class PreparedPlans:
         Yields:
             The turn of the run. The end of the block ends the turn.
         """
-        reading, computing = _Held(self._reading), _Held(self._computing)
+        thread = get_ident()
+
+        def compute() -> None:
+            self._begin("computing", thread)
+
+        def read() -> None:
+            self._end("reading", thread)
 
         def computed() -> None:
-            reading.let_go()
-            computing.let_go()
+            read()
+            self._end("computing", thread)
 
-        reading.take()
         try:
             with self._changed:
-                self._running[get_ident()] = None
-            yield Turn(computing.take, reading.let_go, computed)
+                self._begin("reading", thread)
+                self._running[thread] = None
+            yield Turn(compute, read, computed)
         finally:
             computed()
             with self._changed:
-                self._running.pop(get_ident(), None)
+                self._running.pop(thread, None)
+                self._changed.notify_all()
+
+    def _begin(self, work: str, thread: int) -> None:
+        """Wait until no other run reads, or computes. Then the run of a thread does."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._turns.get(work, thread) == thread)
+            self._turns[work] = thread
+
+    def _end(self, work: str, thread: int) -> None:
+        """Let the next run read, or compute, if it is the turn of a thread's run."""
+        with self._changed:
+            if self._turns.get(work) == thread:
+                del self._turns[work]
                 self._changed.notify_all()
 
     @contextmanager
@@ -192,26 +215,6 @@ class PreparedPlans:
         on_host = plan.memory.total + _idle_in_all(others, HOST) + self._beside
         fits_gpu = on_gpu + _idle_in_all(others, GPU) <= self._allowed[GPU]
         return on_host <= self._allowed[HOST] and fits_gpu
-
-
-class _Held:
-    """A lock that a run holds. Any thread lets it go."""
-
-    def __init__(self, lock: Lock) -> None:
-        self._lock = lock
-        self._is_held = False
-
-    def take(self) -> None:
-        """Wait for the lock, unless the run holds it."""
-        if not self._is_held:
-            self._lock.acquire()
-            self._is_held = True
-
-    def let_go(self) -> None:
-        """Let the next run take the lock, if this run holds it."""
-        if self._is_held:
-            self._is_held = False
-            self._lock.release()
 
 
 def _idle_in_all(plans: Iterable[Plan], device: DeviceKind) -> int:
