@@ -138,13 +138,13 @@ class PreparedPlans:
                 self._changed.notify_all()
 
     def _begin(self, work: str, thread: int) -> None:
-        """Wait until no other run reads, or computes. Then the run of a thread does."""
+        """Wait for the turn to read, or to compute, which the run of a thread then has."""
         with self._changed:
             self._changed.wait_for(lambda: self._turns.get(work, thread) == thread)
             self._turns[work] = thread
 
     def _end(self, work: str, thread: int) -> None:
-        """Let the next run read, or compute, if it is the turn of a thread's run."""
+        """End the turn of a thread's run to read, or to compute, if the run has it."""
         with self._changed:
             if self._turns.get(work) == thread:
                 del self._turns[work]

@@ -38,7 +38,7 @@ def check_count(what: str, count: object) -> None:
 
 
 def check_extents(what: str, extents: object, least: int = 1) -> None:
-    """Check that extents are three integers of at least 1, or 0."""
+    """Check that extents are three integers of ``least`` or more: 1, or 0."""
     if not isinstance(extents, Vec3) or not all(_is_at_least(each, least) for each in extents):
         three = (
             "positive integers, as Vec3(3, 3, 3)"

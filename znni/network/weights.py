@@ -111,6 +111,9 @@ def random_weights(network: Network, seed: int) -> Weights:
     """Return He-scaled normal weights and small biases (He et al. 2015, eq. 10).
 
     They are meant for timing and tests.
+
+    Raises:
+        InvalidInput: the seed is negative.
     """
     if seed < 0:
         raise InvalidInput(f"{seed} is not a seed for random weights; give 0 or larger")

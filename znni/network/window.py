@@ -195,7 +195,11 @@ class Window:
 
     @property
     def covered(self) -> Box:
-        """The voxels of the volume that windows cover."""
+        """The voxels of the volume that windows cover.
+
+        Raises:
+            ValueError: the volume is not known.
+        """
         if self.volume is None:
             raise ValueError("the windows lie over no volume")
         return self.inside or Box(ZERO, self.volume)
@@ -206,6 +210,9 @@ class Window:
 
         The first lies before the voxels that windows cover if these are fewer than a window has:
         then they lie in its middle.
+
+        Raises:
+            ValueError: the volume is not known.
         """
         first = self.covered.start
         return tuple(

@@ -61,7 +61,11 @@ class StagedWriter(Writer):
 
     @abstractmethod
     def check(self, wanted: NewOutput) -> None:
-        """Refuse what such a file cannot hold."""
+        """Refuse what such a file cannot hold.
+
+        Raises:
+            InvalidInput: it cannot hold the type, or an option.
+        """
 
     @abstractmethod
     def save(self, file: IO[bytes], content: Content) -> None:

@@ -83,7 +83,11 @@ class StoredVolume(ArrayVolume):
             ) from None
 
     def attributes(self) -> dict[str, Any]:
-        """Return all attributes that are stored with the volume."""
+        """Return all attributes that are stored with the volume.
+
+        Raises:
+            InvalidInput: they cannot be read.
+        """
         try:
             return dict(self._attributes)
         except Exception as error:  # as above

@@ -22,7 +22,14 @@ LEVEL = 1  # of deflate
 
 
 class TextHeaderWriter(StagedWriter):
-    """Writes a file with a header of text, and then the values: first those of the first map."""
+    """Writes a file with a header of text, and then the values: first those of the first map.
+
+    Attributes:
+        name: the name of the format.
+        ending: the ending of files with header and values.
+        types: the types of values that the format has.
+        header_type: reads the header of a file.
+    """
 
     name: ClassVar[str]
     ending: ClassVar[str]
@@ -38,7 +45,13 @@ class TextHeaderWriter(StagedWriter):
         """Return the stream of compressed bytes."""
 
     def write_rest(self, file: IO[bytes], content: Content, packed: int | None) -> None:
-        """Write what comes after the values."""
+        """Write what comes after the values.
+
+        Args:
+            file: the file.
+            content: its content.
+            packed: the bytes of the compressed values; None: they are not compressed.
+        """
 
     def kept_ledger(self) -> bytes:
         """Return the ledger in a whole output."""

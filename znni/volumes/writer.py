@@ -71,7 +71,11 @@ class Writer(ABC):
 
     @abstractmethod
     def resume_state(self, wanted: NewOutput) -> ResumeState:
-        """Return the state of an output that a run wants to make. Nothing is changed."""
+        """Return the state of an output that a run wants to make. Nothing is changed.
+
+        Raises:
+            InvalidInput: ``create`` would raise it.
+        """
 
     @abstractmethod
     def create(self, wanted: NewOutput) -> Output:
@@ -99,7 +103,7 @@ class Writer(ABC):
         return None
 
     def join(self, wanted: NewOutput, share: Share) -> SharedOutput:  # noqa: ARG002
-        """Open an output that several processes write at the same time.
+        """Open an output that several processes write. This one writes the boxes of its share.
 
         Raises:
             InvalidInput: it cannot be made or continued, or only one process can write this format.
@@ -109,7 +113,8 @@ class Writer(ABC):
     def blocks(self, wanted: NewOutput, note: Note) -> BlockStore:  # noqa: ARG002
         """Open an output that another process has described, to write blocks of it.
 
-        That process keeps the ledger and completes the output.
+        That process keeps the ledger and completes the output. After each block is written,
+        ``note`` is called with the entry for the ledger.
 
         Raises:
             InvalidInput: it cannot be reached, or only one process can write this format.

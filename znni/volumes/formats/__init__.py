@@ -137,7 +137,11 @@ def _in_a_line(text: str) -> str:
 
 
 def library(name: str, extra: str) -> ModuleType:
-    """Return a library that a format needs for reading or writing."""
+    """Return a library that a format needs. An extra of znni installs it.
+
+    Raises:
+        InvalidInput: the library is not installed.
+    """
     try:
         return import_module(name)
     except ImportError as error:

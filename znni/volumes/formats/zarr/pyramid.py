@@ -178,5 +178,5 @@ def _fill(made: Any, finer: Any, step: Vec3, coarsening: Coarsening, room: int) 
 
 
 def _cut(extent: int, each: int) -> list[slice]:
-    """Return the parts of an axis, of ``each`` places or, for the last, fewer."""
+    """Return the parts of an axis, of ``each`` places. The last may end beyond the axis."""
     return [slice(start, start + each) for start in range(0, extent, each)]
