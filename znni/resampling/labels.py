@@ -78,7 +78,8 @@ def resample_labels(
     """Return labels (z, y, x) resampled to a box of the target, as batchgenerators 0.25.4 does.
 
     The label with the largest share around a voxel counts. If shares are equal, the label of the
-    nearest voxel counts, or else the smallest. The arguments are as for ``label_largest``.
+    nearest voxel counts, or else the smallest. ``labels`` (z, y, x) are those of the source
+    from the voxel ``at`` on. The other arguments are as for ``label_largest``.
 
     Raises:
         ValueError: the labels do not cover the box's source, or an order is higher than 1.

@@ -62,7 +62,8 @@ def interpolate_group(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Interpolate a group of rows of a map: ``count`` rows of a plane from row ``y`` on.
 
-    The function ``value`` takes the values (x, row). Other arguments are as above.
+    The array ``value`` takes the values (x, row). The other arguments are parts of those of
+    ``interpolate_groups``.
     """
     above = image + along_z[0][z] * strides[1]
     below = image + along_z[1][z] * strides[1]
