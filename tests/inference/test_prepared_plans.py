@@ -164,6 +164,27 @@ def test_a_run_goes_on_after_memory_ran_out_while_the_next_one_waits(kept: Prepa
     assert order == ["smaller is ready", "next is ready"]
 
 
+def test_other_work_releases_no_plan_that_is_written_from(kept: PreparedPlans) -> None:
+    def later_run() -> None:
+        with kept.running():
+            ready(kept, "later", 300)
+
+    def not_again(_plan: Any) -> Any:
+        raise AssertionError
+
+    with kept.running() as turn:
+        ready(kept, "runs", 300)
+        turn.computed()
+        later = threading.Thread(target=later_run, daemon=True)
+        later.start()
+        later.join(60)
+        taker = Taker(kept, 500)
+        assert taker.has_it.wait(60)
+        kept.get(plan_of(300), "runs", not_again)
+        taker.enough.set()
+        taker.join()
+
+
 def test_a_plan_waits_for_other_work(kept: PreparedPlans) -> None:
     taker = Taker(kept, 500)
     assert taker.has_it.wait(60)

@@ -164,10 +164,11 @@ class PreparedPlans:
         """
         with self._changed:
             while process + nbytes + self.held(HOST) + self._beside > allowed:
+                unused = [kept for kept in self._kept if kept not in self._running.values()]
                 if self._beside:
                     self._changed.wait()
-                elif len(self._kept) > len(self._running):
-                    self._kept.popitem(last=False)
+                elif unused:
+                    del self._kept[unused[0]]
                     gc.collect()
                 elif self._running:
                     self._changed.wait()
