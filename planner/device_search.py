@@ -303,7 +303,7 @@ class DeviceSearch:
                 in_place=bool(handed),
                 runs=batch // some,
                 limit=limit,
-                new=partition.swept.new if partition.swept else 0,
+                swept=partition.swept,
             ):
                 yield segments, self._bare_slots(segments, partition), allowed
 

@@ -177,7 +177,7 @@ class Overhead:
         if not network.is_swept:
             return 0.0
         voxels = {name: it.n * it.size.volume for name, it in network.shapes(patch).items()}
-        return float(least_bytes_kept(network, voxels, patch.z))
+        return float(least_bytes_kept(network, voxels, patch))
 
     def host_blocks(self, run: Setting, each: Counts[Number]) -> Number:
         """Return the bytes of blocks on the host, in all processes together."""

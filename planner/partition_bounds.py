@@ -9,7 +9,7 @@ from typing import NamedTuple
 from planner.bare_steps import bare_step
 from planner.partition import Partition
 from planner.step_options import StepOptions
-from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
+from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3, extent, resized
 from znni.network.layers import Conv, Pool
 from znni.network.node import Node
 from znni.plans.rewrites.fusion import Fusion
@@ -81,7 +81,8 @@ class PartitionBounds(NamedTuple):
         for node in partition.nodes if partition.shapes else ():
             if isinstance(node.layer, Pool) and node.layer.window.volume > 1:
                 less = node.layer.window - 1
-                parts.append(less._replace(z=0) if partition.swept else less)
+                swept = partition.swept
+                parts.append(resized(less, swept.axis, 0) if swept else less)
                 break
             single.append(node)
         for node in single:
@@ -146,6 +147,7 @@ def _shapes_of(partition: Partition, node: Node) -> tuple[Shape5, Shape5]:
         taken = partition.storage.shape_taken(node.name, node.inputs)
         return taken, partition.storage.computed_shape(node.name)
     taken, out = partition.shapes[node.inputs[0]], partition.shapes[node.name]
-    if partition.swept:
-        taken = taken._replace(z=out.z + planes_kept(node.layer))
+    if swept := partition.swept:
+        planes = extent(out, swept.axis) + planes_kept(node.layer, swept.axis)
+        taken = resized(taken, swept.axis, planes)
     return taken, out

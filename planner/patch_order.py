@@ -18,7 +18,7 @@ from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
 from planner.sweep_bound import least_bytes_kept
 from znni.core.processors import GPU, HOST, DeviceKind
-from znni.core.shapes import FLOAT_BYTES, Vec3
+from znni.core.shapes import AXES, FLOAT_BYTES, Vec3
 from znni.network.geometry import input_box, shapes
 from znni.network.network import Network
 from znni.plans.stage import Counts
@@ -70,7 +70,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     voxels = _voxels(network, patches)
     sizes, zero = np.array(patches), np.zeros(len(patches))
     counts = _counts(network, patches, space.overhead)
-    counts = counts._replace(kept=least_bytes_kept(network, voxels, sizes[:, 0].astype(float)))
+    counts = counts._replace(kept=least_bytes_kept(network, voxels, list(sizes.T.astype(float))))
     least: dict[Processor, list[Numbers]] = {}
 
     @cache
@@ -213,10 +213,11 @@ def _voxels(network: Network, patches: list[Vec3]) -> dict[str, Numbers]:
 
 def _taken(network: Network, patches: list[Vec3]) -> Numbers:
     """Return the share of a block's input that a pass of a sweep takes; 1 without a sweep."""
-    if not network.is_swept:
+    if (axis := network.swept_along) is None:
         return np.ones(len(patches))
-    planes = np.array([float(input_box(network, patch).size.z) for patch in patches])
-    taken = np.array(patches, float)[:, 0] + first_planes(network)
+    along = AXES.index(axis)
+    planes = np.array([float(input_box(network, patch).size[along]) for patch in patches])
+    taken = np.array(patches, float)[:, along] + first_planes(network, axis)
     share: Numbers = taken / planes
     return share
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import AXES, Axis, Vec3
 
 # Extents that differ by less than this share are tried only near the best of the others. In huge
 # volumes there are too many of them, and they change only a few percent of the borders.
 FINEST_STEP = 1 / 16
 
-# A sweep's extents that are tried first differ by this share or more. Those along y and x differ by
-# no more than this factor.
+# A sweep's extents that are tried first differ by this share or more. Those across it differ by no
+# more than this factor.
 SWEPT_STEP = 1 / 8
 SQUARE = 2
 
@@ -66,19 +66,25 @@ def patch_sizes(output: Vec3, pooling: Vec3, *, isotropic: bool) -> Iterator[Vec
             yield Vec3(z, y, x)
 
 
-def thin_patches(output: Vec3, pooling: Vec3) -> Iterator[Vec3]:
-    """Yield the patches that are worth trying first in a sweep.
+def thin_patches(output: Vec3, pooling: Vec3, axis: Axis) -> Iterator[Vec3]:
+    """Yield the patches that are worth trying first in a sweep along an axis.
 
-    They are thin along z, because a sweep keeps the same bytes whatever that extent is. Along y and
-    x, they are near squares, which have the least borders.
+    They are thin along it, because a sweep keeps the same bytes whatever that extent is. Along the
+    others they are near squares, which have the least borders, unless one is the whole output's.
+    The last one is the longer one if it can be.
     """
-    axes = (
+    axes = [
         spread(axis_sizes(extent, pool), SWEPT_STEP)
         for extent, pool in zip(output, pooling, strict=True)
-    )
-    for z, y, x in product(*axes):
-        if z <= y <= x <= SQUARE * y:
-            yield Vec3(z, y, x)
+    ]
+    along = AXES.index(axis)
+    first, last = (other for other in range(3) if other != along)
+    for sizes in product(*axes):
+        short, long = sorted((first, last), key=lambda other: sizes[other])
+        near = sizes[long] <= SQUARE * sizes[short] or sizes[short] == axes[short][0]
+        turned = sizes[last] < sizes[first] and sizes[last] < axes[last][0]
+        if sizes[along] <= sizes[short] and near and not turned:
+            yield Vec3(*sizes)
 
 
 def patch_sizes_near(patch: Vec3, output: Vec3, pooling: Vec3) -> Iterator[Vec3]:

@@ -97,12 +97,12 @@ class Search(Space):
         return [*first, *([self.through(others)] if others else [])]
 
     def _by_windows_at_once(self) -> list[Self]:
-        """Return searches that share out the numbers of windows that are computed at once.
+        """Return searches that share out the numbers of windows at once, or the axes of sweeps.
 
         The host computes one at a time, because a window of a few voxels fills its cores.
         """
         if not self.network.window:
-            return [self]
+            return self.by_axis
         able = may_use_gpu(self.device) and self.machine.gpus
         alone = [self.computing(1)] if 1 in self.windows_at_once else []
         several = [number for number in self.windows_at_once if number > 1]
@@ -123,12 +123,12 @@ class Search(Space):
     def _may_sweep(self, best: BestPlans) -> bool:
         """Return whether sweeps are worth their search, given the best plans so far.
 
-        They need layers with context along z. All layers must be on one GPU. On the host, sweeps
+        They need layers with context. All layers must be on one GPU. On the host, sweeps
         gain little.
         """
         if not (self.sweeps and best.plans and best.plans[0].seconds >= LONG_JOB):
             return False
-        if self.given.is_tiled or self.network.is_swept or self.given.field_of_view.z == 1:
+        if self.given.is_tiled or self.network.is_swept or max(self.given.field_of_view) == 1:
             return False
         if self.division == "all":  # a sweep is found with pieces of powers of two
             return False
@@ -138,12 +138,15 @@ class Search(Space):
     def _add_sweeps(self, best: BestPlans) -> None:
         """Add the fastest sweep to the best plans so far, if it gains enough.
 
-        Only some patches are tried, and those near the best of them.
+        Only some patches are tried for each axis, and those near the best of them all.
         """
-        tried, sweeps = set[Vec3](), BestPlans(1)
+        sweeps, tried = BestPlans(1), {axis: set[Vec3]() for axis in self.axes}
         most = min(MOST_PRICES_OF_SWEEPS, int(PRICES_PER_SECOND * best.plans[0].seconds))
-        self._try_all(thin_patches(self.output, self.network.granularity), tried, sweeps, most)
-        self._try_near(tried, sweeps, most // 2)
+        for axis, patches in tried.items():
+            thin = thin_patches(self.output, self.network.granularity, axis)
+            self.sweeping(axis)._try_all(thin, patches, sweeps, most)
+        for axis in [it.network.sweep_axis for it in sweeps.plans]:
+            self.sweeping(axis)._try_near(tried[axis], sweeps, most // 2)
         gain = 1.0 if best.plans[0].is_swept else GAIN_OF_SWEEPS  # the known plan may sweep
         for sweep in sweeps.plans:
             if gain * sweep.seconds < best.plans[0].seconds:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from planner.bare_steps import bare_step
 from znni.core.processors import HOST, DeviceKind
-from znni.core.shapes import Shape5, fragments, valid_convolution
+from znni.core.shapes import Axis, Shape5, extended, fragments, resized, valid_convolution
 from znni.network.layers import Conv, Layer, Pool
 from znni.network.node import Node
 from znni.plans.rewrites.fusion import Fusion
 from znni.plans.segments import Segment, Step
-from znni.plans.swept import planes_kept
+from znni.plans.swept import Swept, planes_kept
 
 
 class SecondsLimit(NamedTuple):
@@ -57,7 +57,7 @@ def segmentations(
     in_place: bool = False,
     runs: int = 1,
     limit: SecondsLimit = NO_SECONDS_LIMIT,
-    new: int = 0,
+    swept: Swept | None = None,
 ) -> Iterator[tuple[Segment, ...]]:
     """Yield every division of some nodes into segments, the undivided one first.
 
@@ -82,14 +82,15 @@ def segmentations(
         in_place: whether the last step's output already has its place, and takes no more bytes.
         runs: how often the first segment takes its input for a patch.
         limit: the limit of seconds for a patch.
-        new: the planes of the input that a block of a sweep adds; 0 if there is no sweep.
+        swept: the planes of a sweep, if there is one.
     """
     opened = Segment(device, shape_in.n, ())
-    alive = {nodes[0].inputs[0]: shape_in._replace(z=new) if new else shape_in}
+    new = resized(shape_in, swept.axis, swept.new) if swept else shape_in
+    alive, axis = {nodes[0].inputs[0]: new}, swept and swept.axis
     least = sum(limit.layers.get(node.name, 0.0) for node in nodes)
     left = limit._replace(seconds=limit.seconds - least)
     free = allowed - shape_in.nbytes
-    return _extend((), opened, nodes, alive, free, fusible, in_place, runs, left, swept=new > 0)
+    return _extend((), opened, nodes, alive, free, fusible, in_place, runs, left, axis)
 
 
 def _extend(
@@ -102,8 +103,7 @@ def _extend(
     in_place: bool,
     runs: int,
     limit: SecondsLimit,
-    *,
-    swept: bool,
+    axis: Axis | None,
 ) -> Iterator[tuple[Segment, ...]]:
     """Yield every continuation with the nodes left.
 
@@ -117,12 +117,12 @@ def _extend(
         in_place: whether the last step's output takes no more bytes.
         runs: the runs of the open segment for a patch.
         limit: the limit of the seconds that all steps take beyond their layers' bounds.
-        swept: whether steps keep planes of their input, which lie before the new ones.
+        axis: the axis of a sweep. Along it, planes that steps keep lie before the new ones.
     """
     if not nodes:
         yield (*done, opened)
         return
-    for before, segment, steps in _next_steps(done, opened, nodes, alive, fusible, swept=swept):
+    for before, segment, steps in _next_steps(done, opened, nodes, alive, fusible, axis):
         left, again = free, runs
         if segment is not opened:  # a single value is alive, and stored for the new segment
             (stored,) = alive.values()
@@ -141,12 +141,12 @@ def _extend(
             step.peak_bytes() + beside - seen <= left
             for step, seen in zip(steps, viewed, strict=True)
         ):
-            extended = Segment(segment.device, segment.sub_batch, (*segment.steps, *steps))
+            longer = Segment(segment.device, segment.sub_batch, (*segment.steps, *steps))
             needed = {name for node in rest for name in node.inputs}
             still_alive = {**alive, steps[-1].gives: steps[-1].shape_out}
             still = {name: shape for name, shape in still_alive.items() if name in needed}
             yield from _extend(
-                before, extended, rest, still, left, fusible, in_place, again, beyond, swept=swept
+                before, longer, rest, still, left, fusible, in_place, again, beyond, axis
             )
 
 
@@ -156,13 +156,12 @@ def _next_steps(
     nodes: tuple[Node, ...],
     alive: Mapping[str, Shape5],
     fusible: Collection[Fusion],
-    *,
-    swept: bool,
+    axis: Axis | None,
 ) -> Iterator[tuple[tuple[Segment, ...], Segment, tuple[Step, ...]]]:
     """Yield the choices for the next steps: closed segments, open segment, and the steps."""
     node = nodes[0]
     new = alive[node.inputs[0]]
-    shape = with_kept(new, (node,)) if swept else new
+    shape = with_kept(new, (node,), axis) if axis else new
     out = _output(node.layer, shape)
     if out is None:
         return
@@ -180,7 +179,7 @@ def _next_steps(
         before, segment = (*done, opened), Segment(opened.device, 1, ())
     elif opened.sub_batch > 1:
         return  # the segment that begins here takes several items
-    for steps in _single_fragment(nodes, new, fusible, swept=swept):
+    for steps in _single_fragment(nodes, new, fusible, axis):
         yield before, segment, steps
 
 
@@ -195,18 +194,19 @@ def _output(layer: Layer, shape: Shape5) -> Shape5 | None:
     return size and Shape5.of(shape.n * layer.window.volume, shape.f, size)
 
 
-def with_kept(new: Shape5, nodes: Iterable[Node]) -> Shape5:
+def with_kept(new: Shape5, nodes: Iterable[Node], axis: Axis) -> Shape5:
     """Return the shape of the new planes of a value, with those that a sweep keeps for nodes.
 
     Args:
         new: the shape of the new planes.
         nodes: the nodes that compute a part of each plane at a time, or a single node.
+        axis: the axis of the sweep.
     """
-    return new._replace(z=new.z + sum(planes_kept(node.layer) for node in nodes))
+    return extended(new, axis, sum(planes_kept(node.layer, axis) for node in nodes))
 
 
 def _single_fragment(
-    nodes: tuple[Node, ...], shape: Shape5, fusible: Collection[Fusion], *, swept: bool
+    nodes: tuple[Node, ...], shape: Shape5, fusible: Collection[Fusion], axis: Axis | None
 ) -> Iterator[tuple[Step, ...]]:
     """Yield all choices of steps up to the next pool that make one fragment of one item.
 
@@ -226,8 +226,8 @@ def _single_fragment(
         return
     if head and last.inputs != (head[-1].name,):
         return
-    if swept:
-        shape = with_kept(shape, (*head, last))
+    if axis:
+        shape = with_kept(shape, (*head, last), axis)
     shapes = [Shape5.of(1, shape.f, shape.size - pool.window + 1)]
     for node in head:
         convolved = _output(node.layer, shapes[-1])

@@ -27,7 +27,7 @@ from znni.core.processors import (
     has_own_memory,
     may_use_gpu,
 )
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import AXES, Axis, Box, Vec3, extent
 from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
@@ -53,6 +53,7 @@ class Space:
         sweeps: whether plans may sweep the volume, whose blocks then go on from each other.
         allowed_cut_points: the only cut points to try; None for all.
         windows_at_once: the numbers of windows that a GPU may compute at once.
+        axes: the axes that all plans sweep along one of; nothing if plans need not sweep.
     """
 
     given: Network
@@ -66,6 +67,7 @@ class Space:
     sweeps: bool = False
     allowed_cut_points: frozenset[CutPoint] | None = field(default=None, init=False)
     windows_at_once: tuple[int, ...] = field(default=WINDOWS_AT_ONCE, init=False)
+    axes: tuple[Axis, ...] = field(default=(), init=False)
 
     @cached_property
     def network(self) -> Network:
@@ -154,9 +156,9 @@ class Space:
 
     @property
     def by_network(self) -> list[Self]:
-        """The searches on each device if convolutions are split on the GPU alone; else itself."""
+        """The searches for each axis of sweeps, or for each device if they have other networks."""
         if self.device != FASTEST or not self.network.split:
-            return [self]
+            return self.by_axis
         return [some for some in (self.on(GPU), self.on(HOST)) if some.cut_points]
 
     def through(self, cut_points: Iterable[CutPoint]) -> Self:
@@ -192,11 +194,38 @@ class Space:
         other.windows_at_once = (together,)
         return other
 
-    def sweeping(self) -> Self:
-        """Return the search among plans that sweep the volume along z. It shares known prices."""
+    def sweeping(self, *axes: Axis) -> Self:
+        """Return the search among plans that sweep the volume. It shares known prices.
+
+        Args:
+            axes: the axes that they may sweep along. Default: all along which layers have context.
+                Of axes that differ by their names alone, it is the first. The longest come first.
+        """
         other = self._copied()
-        other.network = self.network.sweeping()
+        other.axes = axes or self._axes_apart
+        other.network = self.network.sweeping(other.axes[0])
         return other
+
+    @property
+    def by_axis(self) -> list[Self]:
+        """The searches along each axis of sweeps, if there are several; else itself."""
+        return [self.sweeping(axis) for axis in self.axes] if len(self.axes) > 1 else [self]
+
+    @property
+    def _axes_apart(self) -> tuple[Axis, ...]:
+        """The axes that are worth a search for sweeps, as ``sweeping`` describes them."""
+        apart: dict[object, Axis] = {}
+        for axis in AXES:
+            if extent(self.network.field_of_view, axis) > 1:
+                apart.setdefault(extent(self.output, axis) if self._is_isotropic else axis, axis)
+        return tuple(sorted(apart.values(), key=lambda axis: -extent(self.output, axis))) or ("z",)
+
+    @property
+    def _is_isotropic(self) -> bool:
+        """True if the network treats all axes alike."""
+        extents = [self.network.granularity]
+        extents += [layer.reads(SAMPLE).size for layer in self.network.layers]
+        return all(len(set(axes)) == 1 for axes in extents)
 
     def within(self, memory: int, device: DeviceKind = HOST) -> Self:
         """Return the search under another memory limit. It shares the known prices.
@@ -262,13 +291,10 @@ class Space:
 
     def patches(self) -> Iterator[Vec3]:
         """Yield the patches to try first: a spread, if many sizes differ by little."""
-        window, granularity = self.network.window, self.network.granularity
-        extents = [granularity, *(layer.reads(SAMPLE).size for layer in self.network.layers)]
+        network = self.network
         # Windows of neighbours along x are computed once, so x is like no other axis.
-        isotropic = not (window or self.network.is_swept) and all(
-            len(set(axes)) == 1 for axes in extents
-        )
-        return patch_sizes(self.output, granularity, isotropic=isotropic)
+        isotropic = not (network.window or network.is_swept) and self._is_isotropic
+        return patch_sizes(self.output, network.granularity, isotropic=isotropic)
 
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:
         """Return the job in patches of that many output voxels."""

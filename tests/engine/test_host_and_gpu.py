@@ -19,7 +19,7 @@ from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run
 
 from planner.partition import cut_network
 from planner.segmentations import segmentations
-from znni.core.shapes import Shape5, Vec3, offsets
+from znni.core.shapes import AXES, Shape5, Vec3, offsets
 from znni.engine.backends.cuda import recombine as device_recombine
 from znni.engine.backends.cuda import step_runner
 from znni.engine.backends.cuda.part_runner import DevicePartRunner
@@ -90,7 +90,7 @@ def test_blocks_of_stored_values_give_the_bits_of_those_that_the_host_scales(
 ) -> None:
     network = replace(network, scaling=InputScaling(1 / 77, -0.7))
     output = network.total_pooling * Vec3(2, 2, 1)
-    computed = network.sweeping(data.draw(st.booleans()))
+    computed = network.sweeping(data.draw(st.sampled_from([None, *AXES])))
     plan = any_plan(data.draw, computed, output, network.total_pooling, "gpu")
     ends = np.iinfo(dtype)
     size = output + network.field_of_view - 1
@@ -111,7 +111,7 @@ def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(
     data: st.DataObject, network: Network
 ) -> None:
     patch = network.total_pooling
-    network = network.sweeping(data.draw(st.booleans()))
+    network = network.sweeping(data.draw(st.sampled_from([None, *AXES])))
     plan = any_plan(data.draw, network, patch * Vec3(1, 1, 2), patch, "auto")
     weights, volume = random_weights(network, 7), random_volume(network, plan.output, 1)
     aligned = 2 * len(plan.steps) * network.is_swept  # arrays that are there all the time

@@ -21,10 +21,12 @@ from random_plans import NO_OVERHEAD as FREE
 from planner.alternatives import alternatives
 from planner.cost_model import BUILT_IN
 from planner.partition import cut_network
+from planner.patch_sizes import thin_patches
 from planner.search import GAIN_OF_SWEEPS, Search
 from planner.segmentations import segmentations
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
+from znni.core.processors import DeviceKind
+from znni.core.shapes import AXES, Axis, Box, Vec3, extent, resized
 from znni.engine.block_reader import BlockReader
 from znni.engine.checks import check_runnable
 from znni.engine.patch_runner import PatchRunner
@@ -35,6 +37,7 @@ from znni.engine.tiles import Remaining, cover, make_job
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
+from znni.plans.swept import swept_for
 from znni.primitives.reference import sliding_output
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
@@ -54,17 +57,18 @@ def sweeps(draw: st.DrawFn) -> tuple[Network, Float32, Plan]:
     output = Vec3(*(draw(st.integers(1, 3 * extent + 4)) for extent in pooling))
     patch = pooling * Vec3(*(draw(st.integers(1, 2)) for _ in range(3)))
     volume = random_volume(network, output, draw(st.integers(0, 100)))
-    device = draw(st.sampled_from(DEVICES))
-    plan = any_plan(draw, network.sweeping(), output, patch, device)
+    device, axis = draw(st.sampled_from(DEVICES)), draw(st.sampled_from(AXES))
+    plan = any_plan(draw, network.sweeping(axis), output, patch, device)
     return network, volume, plan
 
 
-def first_plan(network: Network, output: Vec3, patch: Vec3) -> Plan:
+def first_plan(network: Network, output: Vec3, patch: Vec3, axis: Axis = "z") -> Plan:
     """The plan of a sweep whose segments are not divided."""
-    swept = network.sweeping()
-    (partition,) = cut_network(swept, swept.shapes(patch), len(swept.nodes)).partitions
-    undivided = next(segmentations(partition.nodes, partition.input_shape, new=patch.z))
-    return plan_of(undivided, swept, output, patch)
+    made = network.sweeping(axis)
+    swept = swept_for(made, patch, output)
+    (partition,) = cut_network(made, made.shapes(patch), len(made.nodes), swept=swept).partitions
+    undivided = next(segmentations(partition.nodes, partition.input_shape, swept=swept))
+    return plan_of(undivided, made, output, patch)
 
 
 class Stopped(Exception):
@@ -110,7 +114,8 @@ class Counting:
             self.weights,
             lambda step, _seconds: self.calls.update([step.gives]),
         )
-        remaining = Remaining(self.job, [(box, True) for box in finished], swept=True)
+        axis = self.plan.network.swept_along
+        remaining = Remaining(self.job, [(box, True) for box in finished], swept=axis)
         output = StoppingOutput(self.values, blocks)
         masked = None if mask is None else ArrayVolume(mask[None])
         found = BlockReader(self.volume, self.job, self.network, self.weights, masked)
@@ -181,11 +186,13 @@ def test_a_sweep_begins_again_behind_blocks_outside_the_mask(
         np.testing.assert_allclose(job.values[:, *box.slices], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_each_layer_of_a_column_runs_once_for_a_block_and_before_the_first_as_often_as_needed() -> (
-    None
-):
-    output, patch = Vec3(32, 8, 8), Vec3(8, 8, 8)
-    plan = first_plan(POOLED, output, patch)
+@pytest.mark.parametrize("axis", AXES)
+def test_each_layer_of_a_column_runs_once_for_a_block_and_before_the_first_as_often_as_needed(
+    axis: Axis,
+) -> None:
+    patch = Vec3(8, 8, 8)
+    output = resized(patch, axis, 32)
+    plan = first_plan(POOLED, output, patch, axis)
     job = Counting(POOLED, plan, random_volume(POOLED, output, 0))
     job.run()
     behind = {
@@ -196,8 +203,9 @@ def test_each_layer_of_a_column_runs_once_for_a_block_and_before_the_first_as_of
     assert [n for _, n in plan.parts[0].step_runs()] == [1.5, 1.5, 1.25, 1.25, 1]
 
 
-def test_what_a_sweep_keeps_is_the_context_of_each_layer() -> None:
-    plan = first_plan(POOLED, Vec3(32, 8, 8), Vec3(8, 8, 8))
+@pytest.mark.parametrize("axis", AXES)
+def test_what_a_sweep_keeps_is_the_context_of_each_layer(axis: Axis) -> None:
+    plan = first_plan(POOLED, resized(Vec3(8, 8, 8), axis, 32), Vec3(8, 8, 8), axis)
     part = plan.parts[0]
     assert [kept.planes for kept in part.kept] == [1, 1, 2, 1, 1]
     shapes = [kept.shape for kept in part.kept]
@@ -212,46 +220,52 @@ def test_what_a_sweep_keeps_is_the_context_of_each_layer() -> None:
     )  # type: ignore[union-attr]
 
 
-def test_a_killed_column_is_left_as_three_boxes() -> None:
-    output, patch = Vec3(40, 30, 30), Vec3(8, 10, 10)
+@pytest.mark.parametrize("axis", AXES)
+def test_a_killed_column_is_left_as_three_boxes(axis: Axis) -> None:
+    output, patch = resized(Vec3.of(30), axis, 40), resized(Vec3.of(10), axis, 8)
     job = make_job(POOLED, output + POOLED.field_of_view - 1, "valid", None, None)
     remaining = Remaining(job)
-    tiles = list(remaining.tiles(patch, swept=True))
+    tiles = list(remaining.tiles(patch, swept=axis))
     assert [tile.written.start for tile in tiles[:6]] == [
-        *(Vec3(z, 0, 0) for z in range(0, 40, 8)),
-        Vec3(0, 0, 10),
+        *(resized(Vec3.of(0), axis, start) for start in range(0, 40, 8)),
+        resized(Vec3.of(0), "y" if axis == "x" else "x", 10),
     ]
     for tile in tiles[:22]:
         remaining.take_off(tile.written)
-    rest = list(remaining.tiles(patch, swept=True))
+    rest = list(remaining.tiles(patch, swept=axis))
     assert [tile.written for tile in rest] == [tile.written for tile in tiles[22:]]
-    assert (
-        len(Remaining(job, [(tile.written, True) for tile in tiles[:22]], swept=True)._boxes) == 3
-    )
+    written = [(tile.written, True) for tile in tiles[:22]]
+    assert len(Remaining(job, written, swept=axis)._boxes) == 3
 
 
-@given(st.tuples(*[st.integers(1, 30)] * 3), st.tuples(*[st.integers(1, 12)] * 3))
+@given(
+    st.tuples(*[st.integers(1, 30)] * 3),
+    st.tuples(*[st.integers(1, 12)] * 3),
+    st.sampled_from(AXES),
+)
 def test_tiles_of_a_sweep_partition_the_output(
-    output: tuple[int, int, int], patch: tuple[int, int, int]
+    output: tuple[int, int, int], patch: tuple[int, int, int], axis: Axis
 ) -> None:
-    count = np.zeros(output, int)
-    for tile in cover(Vec3(*output), Vec3(*patch), swept=True):
+    count, along = np.zeros(output, int), AXES.index(axis)
+    for tile in cover(Vec3(*output), Vec3(*patch), swept=axis):
         count[tile.written.slices] += 1
         assert tile.written.within(tile.computed)
-        assert tile.computed.start.z % patch[0] == 0, "each goes on from the one before"
+        assert tile.computed.start[along] % patch[along] == 0, "each goes on from the one before"
     assert (count == 1).all()
 
 
-def test_files_of_plans_say_that_they_sweep() -> None:
-    plan = first_plan(POOLED, Vec3(32, 8, 8), Vec3(8, 8, 8))
+@pytest.mark.parametrize("axis", AXES)
+def test_files_of_plans_say_that_they_sweep(axis: Axis) -> None:
+    plan = first_plan(POOLED, resized(Vec3(8, 8, 8), axis, 32), Vec3(8, 8, 8), axis)
     again = Plan.from_json(plan.to_json())
-    assert again.is_swept
+    assert again.network.swept_along == axis
     assert again.parts == plan.parts
-    assert "sweep along z" in str(plan)
+    assert f"sweep along {axis}" in str(plan)
+    assert ("sweep_axis" in plan.to_json()) == (axis != "z"), "older versions swept along z alone"
     check_runnable(again, CATALOGUE)
     assert len(list(alternatives(again, CATALOGUE, BUILT_IN))) == len(again.steps)
     with pytest.raises(InvalidInput, match="takes"):
-        check_runnable(replace(plan, network=plan.network.sweeping(False)), CATALOGUE)
+        check_runnable(replace(plan, network=plan.network.sweeping(None)), CATALOGUE)
 
 
 def test_a_search_finds_sweeps_on_a_gpu_only_if_it_may_and_the_job_is_long() -> None:
@@ -273,3 +287,38 @@ def test_a_search_finds_sweeps_on_a_gpu_only_if_it_may_and_the_job_is_long() -> 
     assert swept.gpu_memory.total <= 400_000
     with mock.patch.multiple("planner.search", LONG_JOB=0, GAIN_OF_SWEEPS=9):
         assert not able.fastest()[0].is_swept, "it gains too little"
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_volume_is_swept_along_its_longest_axis(axis: Axis, device: DeviceKind) -> None:
+    """Layers keep fewer bytes than along the others, and a column has more blocks."""
+    output = resized(Vec3.of(24), axis, 256)
+    there = replace(machine(400_000), gpus=(replace(gpu(), memory=400_000),))
+    search = Search(POOLED, output, there, CATALOGUE, FREE, device=device, sweeps=True)
+    if device == "cpu":
+        found = search.sweeping().fastest()[0]
+    else:
+        with mock.patch.multiple("planner.search", LONG_JOB=0, PRICES_PER_SECOND=1e9):
+            found = search.fastest()[0]
+    assert found.network.swept_along == axis
+    along = [search.sweeping(other).fastest()[0].seconds for other in AXES]
+    assert found.seconds <= min(along), "no axis is faster"
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_patches_of_a_sweep_are_thin_and_as_wide_as_a_thin_volume_lets_them(axis: Axis) -> None:
+    thin: Axis = "x" if axis == "z" else "z"
+    output = resized(Vec3.of(512), thin, 32)
+    patches = list(thin_patches(output, Vec3.of(4), axis))
+    assert all(extent(it, axis) == min(it) for it in patches)
+    widest = resized(resized(output, axis, 32), thin, 32)
+    assert widest in patches, "one axis is whole, so the other may be longer"
+
+
+def test_only_axes_that_differ_are_searched() -> None:
+    able = Search(POOLED, Vec3(8, 64, 64), machine(), CATALOGUE, FREE)
+    assert able.sweeping().axes == ("y", "z")
+    flat = Search(chain(("conv", (1, 3, 3))), Vec3(8, 64, 96), machine(), CATALOGUE, FREE)
+    assert flat.sweeping().axes == ("x", "y")
+    assert [it.network.swept_along for it in flat.sweeping().by_axis] == ["x", "y"]

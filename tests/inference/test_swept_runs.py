@@ -10,7 +10,7 @@ from command_line import LONG_VOLUME, voxels
 from interrupted_runs import interrupt
 from tiny_network import TOLERANCE, expected
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import AXES, Axis, Box, Vec3, extent, resized
 from znni.inference import api
 from znni.inference.parts import finish
 from znni.inference.planning import search
@@ -23,13 +23,15 @@ OPTIONS: dict[str, Any] = {"ram": "600MiB", "threads": 1}
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
 
-@pytest.fixture
-def plan() -> Plan:
-    found = search("tiny.yaml", LONG_VOLUME, **OPTIONS).sweeping()
+@pytest.fixture(params=AXES)
+def plan(request: pytest.FixtureRequest) -> Plan:
+    axis: Axis = request.param
+    found = search("tiny.yaml", LONG_VOLUME, **OPTIONS).sweeping(axis)
     pooling = found.network.granularity
-    patch = found.output.ceil_div(pooling) * pooling
-    made = found.fastest_for(patch._replace(z=2 * pooling.z))
+    patch = resized(found.output, "z", 12).ceil_div(pooling) * pooling
+    made = found.fastest_for(resized(patch, axis, 2 * extent(pooling, axis)))
     assert made
+    assert made.network.swept_along == axis
     assert made.patches > 4
     return made
 

@@ -36,6 +36,7 @@ def test_a_plan_is_written_without_the_schema_that_reads_it(
         assert device.pop("backend") == ""  # only the name of another package's is written
     assert expected.pop("slowdown") == 1.0  # only another one is written
     assert expected["network"].pop("is_swept") is False  # only a sweep's has it
+    assert expected["network"].pop("sweep_axis") == "z"  # only another one is written
     assert json.loads(plan.to_json()) == expected
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.option_types import OutputType
-from znni.core.shapes import Vec3
+from znni.core.shapes import Axis, Vec3
 from znni.engine.backends.cuda import part_runner as device_part_runner
 from znni.engine.backends.host.recombine import recombine
 from znni.engine.scaling import StoredScaling
@@ -190,6 +190,9 @@ class HostScaling:
 
 class HostCopies:
     """Stand-in for ``PlaneCopies``."""
+
+    def __init__(self, _axis: Axis) -> None:
+        pass
 
     def __call__(self, planes: Any, into: Any) -> None:
         into[...] = planes

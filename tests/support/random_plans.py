@@ -88,7 +88,7 @@ def any_plan(
             first_input,
             fusible=fusible,
             device=partition.device,
-            new=patch.z if network.is_swept else 0,
+            swept=swept_for(network, patch, output),
         )
         segments += draw(st.sampled_from(list(every)))
     return plan_of(segments, network, output, patch, catalogue)

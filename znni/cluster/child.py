@@ -46,7 +46,7 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.option_types import Bits
 from znni.core.plan_options import Choices
 from znni.core.processors import HOST
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Axis, Box, Vec3
 from znni.core.version import __version__
 from znni.engine.block_reader import BlockReader
 from znni.engine.pipeline import PreparedPlan, run_volume
@@ -89,7 +89,7 @@ class Handed:
         """Hand over a patch."""
         self._tiles.put(tile)
 
-    def tiles(self, _patch: Vec3, *, swept: bool = False) -> Iterator[Tile]:  # noqa: ARG002
+    def tiles(self, _patch: Vec3, *, swept: Axis | None = None) -> Iterator[Tile]:  # noqa: ARG002
         """Yield patches as they come, until ``stop``."""
         while tile := self._tiles.get():
             yield tile

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple, SupportsIndex, TypeAlias
+from typing import Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar, get_args
 
 # Bytes of a float32.
 FLOAT_BYTES = 4
@@ -114,10 +114,39 @@ class Shape5(NamedTuple):
         return f"{self.n}x{self.f}x{self.size}"
 
 
+# An axis, by its name in ``Vec3`` and ``Shape5``.
+Axis: TypeAlias = Literal["z", "y", "x"]
+AXES: tuple[Axis, ...] = get_args(Axis)
+
+Extents = TypeVar("Extents", Vec3, Shape5)
+
+
+def extent(size: Vec3 | Shape5, axis: Axis) -> int:
+    """Return the extent along an axis."""
+    along: int = getattr(size, axis)
+    return along
+
+
+def resized(size: Extents, axis: Axis, along: int) -> Extents:
+    """Return extents with another one along an axis."""
+    return size._replace(**{axis: along})
+
+
+def extended(size: Extents, axis: Axis, by: int) -> Extents:
+    """Return extents that are larger along an axis."""
+    return resized(size, axis, extent(size, axis) + by)
+
+
 # The axes in the order in which boxes fill a larger one, the fastest last.
 AxisOrder: TypeAlias = tuple[int, int, int]
 BY_LAYERS: AxisOrder = (0, 1, 2)
-BY_COLUMNS: AxisOrder = (1, 2, 0)
+
+
+def by_columns(axis: Axis | None) -> AxisOrder:
+    """Return the order in which boxes fill columns along an axis; None: they fill layers."""
+    fastest = AXES.index(axis or "x")
+    first, second = (other for other in BY_LAYERS if other != fastest)
+    return first, second, fastest
 
 
 class Box(NamedTuple):

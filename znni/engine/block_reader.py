@@ -58,23 +58,28 @@ class _PlanesBefore:
     """Gives the array that a block is read into, with some planes of zeros before its own.
 
     Attributes:
-        planes: the planes before.
+        planes: the planes before, along one axis.
     """
 
-    def __init__(self, allocate: Allocate, planes: int) -> None:
+    def __init__(self, allocate: Allocate, planes: Vec3) -> None:
         self.planes = planes
         self._allocate = allocate
         self._whole: NDArray[Any]
 
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, /) -> NDArray[Any]:
-        maps, depth, *rest = shape
-        self._whole = self._allocate((maps, self.planes + depth, *rest), dtype)
-        self._whole[:, : self.planes] = 0
-        return self._whole[:, self.planes :]
+        maps, *extents = shape
+        size = self.planes + Vec3(*extents)
+        self._whole = self._allocate((maps, *size), dtype)
+        for axis, planes in enumerate(self.planes):
+            self._whole.swapaxes(1, 1 + axis)[:, :planes] = 0
+        return self._whole[:, *Box(self.planes, size).slices]
 
     def filled(self, block: Block) -> Block:
         """Return a block that was read, with the planes before its own if it is computed."""
-        return block if block.form == "repeated" else block._replace(values=self._whole)
+        if block.form == "repeated":
+            return block
+        scaling = block.scaling and block.scaling.behind(self.planes)
+        return block._replace(values=self._whole, scaling=scaling)
 
 
 class BlockReader:
@@ -140,7 +145,7 @@ class BlockReader:
             box = self._job.seen(tile, input_box(computing, tile.computed.size))
         # A sweep's planes before the first block are zeros, and are not read.
         with_planes = _PlanesBefore(allocate, planes_before(computing, tile.computed.size))
-        box = box._replace(start=box.start + Vec3(with_planes.planes, 0, 0))
+        box = box._replace(start=box.start + with_planes.planes)
         given = self._volume, self._job, box, self._network.scaling, with_planes
         if as_stored:
             return with_planes.filled(self._to_compute(tile, *read_stored(*given)))

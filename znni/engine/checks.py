@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from znni.core.errors import PLAN_AGAIN, SAVE_AS_Z, InvalidInput, option
+from znni.core.shapes import extended, resized
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.network.network import Network
@@ -28,9 +29,10 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
 
 def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
     expected, swept = part.input_shape, part.swept
+    axis = swept.axis if swept else "z"
     kept = iter([it.planes for it in part.kept] or [0] * len(part.steps))
     if swept:
-        expected = expected._replace(z=swept.new)
+        expected = resized(expected, axis, swept.new)
     for segment in part.segments:
         first = segment.steps[0]
         if expected.n % segment.sub_batch or first.shape_in.n != segment.sub_batch:
@@ -38,7 +40,7 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
                 f"the plan takes {segment.sub_batch} of {counted(expected.n, 'item')} at layer "
                 f"{first.operation.name}; {PLAN_AGAIN}"
             )
-        expected = expected._replace(z=expected.z + next(kept))
+        expected = extended(expected, axis, next(kept))
         last_shift = segment.shift(tuple(window - 1 for window in segment.plain_windows))
         if not part.storage and first.shape_in.size + last_shift != expected.size:
             raise InvalidInput(
@@ -47,7 +49,7 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
             )
         shape = first.shape_in
         for index, step in enumerate(segment.steps):
-            shape = shape._replace(z=shape.z + (next(kept) if index else 0))
+            shape = extended(shape, axis, next(kept) if index else 0)
             primitive = find_primitive(catalogue, step.primitive)
             if primitive is None:
                 raise InvalidInput(

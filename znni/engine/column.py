@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Axis, Box, Vec3, extent, resized
 
 
 class Column:
@@ -10,9 +10,13 @@ class Column:
 
     No block goes on if another column begins, or if a block in between was not computed. Another
     process may have taken that block, or an error may have stopped its layers.
+
+    Args:
+        axis: the axis along which blocks of a column follow one another.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, axis: Axis) -> None:
+        self._axis = axis
         self._next: Vec3 | None = None
 
     def follows(self, computed: Box) -> bool:
@@ -27,4 +31,4 @@ class Column:
     def done(self, computed: Box) -> None:
         """Note that the layers have computed a block."""
         if computed.size.volume:  # else it belongs to no job
-            self._next = computed.start._replace(z=computed.stop.z)
+            self._next = resized(computed.start, self._axis, extent(computed.stop, self._axis))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Box, Vec3, extended, extent, resized
 from znni.engine.block import Block
 from znni.engine.scaling import StoredScaling
 from znni.network.weights import Weights
@@ -194,13 +194,14 @@ class Executor:
         if swept is None or self._carrier is None:
             self._loop(0, given, put, target)
             return
+        axis, planes = swept.axis, swept.new + self._program.first_planes
         if not follows:
             self._carrier.forget()
         for back in range(0 if follows else swept.passes(first.behind), -1, -1):
             self._passed = [0] * len(self._loops)
             self._behind = (back - 1) * swept.new if back else NOTHING_BEHIND
-            stop = Vec3(*given.values.shape[2:]) - Vec3(back * swept.new, 0, 0)
-            start = Vec3(stop.z - swept.new - self._program.first_planes, 0, 0)
+            stop = extended(Vec3(*given.values.shape[2:]), axis, -back * swept.new)
+            start = resized(Vec3(0, 0, 0), axis, extent(stop, axis) - planes)
             values = self._runner.within(given.values, Box(start, stop))
             self._loop(0, given._replace(values=values), put, target)
 

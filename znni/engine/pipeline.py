@@ -287,7 +287,8 @@ def run_volume(
     ]
 
     def handed_out() -> Iterator[Tile]:
-        yield from last_blocks.handed_out(state.remaining.tiles(plan.patch, swept=plan.is_swept))
+        to_do = state.remaining.tiles(plan.patch, swept=plan.network.swept_along)
+        yield from last_blocks.handed_out(to_do)
         if not any(slot.one_at_a_time for slots, _ in per_process for slot in slots):
             turn.read()
 

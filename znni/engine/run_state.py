@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from znni.core.option_types import OutputType
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Axis, Box, Vec3
 from znni.core.volume import Sink
 from znni.engine.block_reader import BlockReader
 from znni.engine.labels import Labels
@@ -31,12 +31,12 @@ class ToDo(Protocol):
     def total(self) -> int:
         """The number of voxels that this process writes, with those written already."""
 
-    def tiles(self, patch: Vec3, *, swept: bool = False) -> Iterator[Tile]:
+    def tiles(self, patch: Vec3, *, swept: Axis | None = None) -> Iterator[Tile]:
         """Yield the patches to compute. If others hand them out, it waits for the next one.
 
         Args:
             patch: extents of a patch.
-            swept: whether each patch goes on from the one before along z.
+            swept: the axis along which each patch goes on from the one before; None: none does.
         """
 
     def stop(self) -> None:

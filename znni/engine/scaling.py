@@ -48,6 +48,10 @@ class StoredScaling(NamedTuple):
             scale(values, planes, self.scaling, fixed, checks=False)
         return scaled_values
 
+    def behind(self, planes: Vec3) -> StoredScaling:
+        """Return the scaling of the block with planes of zeros before it."""
+        return self._replace(known=self.known.shifted(planes))
+
     def within(self, box: Box) -> StoredScaling:
         """Return the scaling of the part of the block in a box."""
         known = self.known.intersection(box)

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.option_types import Border, Pad, check_names
-from znni.core.shapes import BY_COLUMNS, BY_LAYERS, Box, Region, Vec3
+from znni.core.shapes import Axis, Box, Region, Vec3, by_columns, extent, resized
 from znni.network.geometry import context, over, whole_input
 from znni.network.network import Network
 from znni.network.window import Window, missing_window
@@ -64,7 +64,9 @@ class Job:
         """
         return reach.shifted(tile.computed.start + self.first + self.origin)
 
-    def tiles(self, patch: Vec3, part: Box | None = None, *, swept: bool = False) -> Iterator[Tile]:
+    def tiles(
+        self, patch: Vec3, part: Box | None = None, *, swept: Axis | None = None
+    ) -> Iterator[Tile]:
         """Cover the output, or a part of it, with patches, as ``cover`` does."""
         return cover(self.output, patch, part, self.first, self.alignment, swept=swept)
 
@@ -268,11 +270,11 @@ def cover(
     first: Vec3 = ZERO,
     alignment: Vec3 = ONE,
     *,
-    swept: bool = False,
+    swept: Axis | None = None,
 ) -> Iterator[Tile]:
     """Cover an output, or a part of it, with patches, x fastest.
 
-    In a sweep, z is fastest, and the last patch of a column reaches beyond the output along z.
+    In a sweep, its axis is fastest. The last patch of a column then reaches beyond the output.
 
     The boxes that they write partition it. A patch that would end beyond the output is shifted back
     to end where the output does, or at the next aligned voxel. A patch of a part that begins where
@@ -284,14 +286,14 @@ def cover(
         part: the part to cover; None: all.
         first: the first voxel of the output within the whole output of a tiled network.
         alignment: the voxels of the whole output at whose multiples patches begin.
-        swept: whether each patch goes on from the one before along z.
+        swept: the axis along which each patch goes on from the one before; None: none does.
     """
     start, stop = part or Box(ZERO, output)
     aligned = (first + start) // alignment * alignment  # in voxels of the whole output
     ends = ((first + output).ceil_div(alignment) * alignment - patch).maximum(ZERO)
-    counts, order = (first + stop - aligned).ceil_div(patch), BY_LAYERS
+    counts, order = (first + stop - aligned).ceil_div(patch), by_columns(swept)
     if swept:
-        ends, order = ends._replace(z=stop.z), BY_COLUMNS
+        ends = resized(ends, swept, extent(stop, swept))
     for index in product(*(range(counts[axis]) for axis in order)):
         corner = aligned + Vec3(*(index[order.index(axis)] for axis in range(3))) * patch
         computed = corner.minimum(ends) - first
@@ -314,8 +316,8 @@ class Remaining:
         job: the wanted output.
         history: boxes that were written (True), or lost since (False), in order.
         share: the boxes of the output that this process writes; None if it writes all.
-        swept: whether patches go on from each other along z. Then the boxes that are left are the
-            rest of a column, of its row of columns, and of the rows.
+        swept: the axis along which patches go on from each other. Then the boxes that are left are
+            the rest of a column, of its row of columns, and of the rows.
 
     Attributes:
         job: the wanted output.
@@ -328,10 +330,10 @@ class Remaining:
         history: Iterable[tuple[Box, bool]] = (),
         share: list[Box] | None = None,
         *,
-        swept: bool = False,
+        swept: Axis | None = None,
     ) -> None:
         self.job = job
-        self._order = BY_COLUMNS if swept else BY_LAYERS
+        self._order = by_columns(swept)
         self._boxes = [Box(ZERO, job.output)] if share is None else list(share)
         self.total = self.voxels
         for box, written in history:
@@ -345,14 +347,14 @@ class Remaining:
         """The number of voxels that are left."""
         return sum(box.size.volume for box in self._boxes)
 
-    def tiles(self, patch: Vec3, *, swept: bool = False) -> Iterator[Tile]:
+    def tiles(self, patch: Vec3, *, swept: Axis | None = None) -> Iterator[Tile]:
         """Cover what is left with patches; the boxes that they write partition it.
 
         Args:
             patch: extents of a patch.
             swept: as for ``cover``.
         """
-        self._order = BY_COLUMNS if swept else BY_LAYERS
+        self._order = by_columns(swept)
         for box in tuple(self._boxes):
             yield from self.job.tiles(patch, box, swept=swept)
 

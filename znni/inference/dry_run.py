@@ -129,8 +129,9 @@ def rehearse(request: Request, find: Find = given_or_found) -> DryRun:
     except ZnniError as error:
         obstacles.append(error)
     plan, _ = plan_of_rest(resume_state, request.plan, asked, find)
-    left = Remaining(asked.job, resume_state.history, swept=plan.is_swept)
-    blocks = [tile.written for tile in left.tiles(plan.patch, swept=plan.is_swept)]
+    axis = plan.network.swept_along
+    left = Remaining(asked.job, resume_state.history, swept=axis)
+    blocks = [tile.written for tile in left.tiles(plan.patch, swept=axis)]
     outside = None
     try:
         outside = _share_outside(asked.mask, asked.job, blocks) if asked.mask else None

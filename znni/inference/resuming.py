@@ -255,7 +255,7 @@ def remaining_of(
         afresh: what starts the run afresh, for a message.
     """
     history = output.resume_state.history
-    remaining = Remaining(job, history, share, swept=plan.is_swept)
+    remaining = Remaining(job, history, share, swept=plan.network.swept_along)
     if history:
         finished = remaining.total - remaining.voxels
         log.warning(

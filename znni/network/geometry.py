@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import Box, Shape5, Vec3, extent, resized
 from znni.network.layers import GlobalPool, Join, Model, Normalize, PadLayer, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
@@ -233,17 +233,17 @@ def input_box(network: Network, patch: Vec3) -> Box:
     """
     if network.is_tiled:
         return block_geometry(network, patch).frames[INPUT].stored
-    before = Vec3(planes_before(network, patch), 0, 0)
-    return Box(ZERO - before, patch + network.field_of_view - 1)
+    return Box(ZERO - planes_before(network, patch), patch + network.field_of_view - 1)
 
 
-def planes_before(network: Network, patch: Vec3) -> int:
-    """Return the planes of a sweep's input before those that a patch depends on.
+def planes_before(network: Network, patch: Vec3) -> Vec3:
+    """Return the planes of a sweep's input before those that a patch depends on, for each axis.
 
     If no block comes before the patch, its first pass needs planes there. Their values do not
     matter.
     """
-    return patch.z - 1 if network.is_swept else 0
+    axis = network.swept_along
+    return resized(ZERO, axis, extent(patch, axis) - 1) if axis else ZERO
 
 
 def extents_read(network: Network, patch: Vec3) -> Vec3:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from znni.core import html
 from znni.core.file_fields import UNLESS_DEFAULT
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import Axis, Box, Shape5, Vec3, extended, extent, resized
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize
 from znni.network.case_rules import CaseRules
@@ -61,8 +61,9 @@ class Network:
         head: the last layer, if it is applied once to the blended values of windows, and not to
             each window. It is not among the nodes then.
         split: the convolutions whose parts are among the nodes in their place.
-        is_swept: whether volumes are swept along z: blocks go on from each other, and layers keep
-            the planes that the next block needs.
+        is_swept: whether volumes are swept: blocks go on from each other along an axis, and layers
+            keep the planes that the next block needs.
+        sweep_axis: the axis of sweeps.
 
     Raises:
         InvalidInput: there is no convolution, or two layers have the same name. Or a value is
@@ -86,6 +87,7 @@ class Network:
     head: Conv | None = None
     split: tuple[SplitConv, ...] = ()
     is_swept: bool = field(default=False, compare=False, metadata=UNLESS_DEFAULT)
+    sweep_axis: Axis = field(default="z", compare=False, metadata=UNLESS_DEFAULT)
 
     @classmethod
     def chain(
@@ -187,11 +189,18 @@ class Network:
 
     def computed_as(self, other: Network) -> Network:
         """Return the network computed as another one is: windows at once, or in a sweep."""
-        return self.computing(other.together).sweeping(other.is_swept)
+        return self.computing(other.together).sweeping(other.swept_along)
 
-    def sweeping(self, is_swept: bool = True) -> Network:
-        """Return the network with blocks that go on from each other along z, or with others."""
-        return replace(self, is_swept=is_swept) if is_swept != self.is_swept else self
+    @property
+    def swept_along(self) -> Axis | None:
+        """The axis along which volumes are swept; None if they are not."""
+        return self.sweep_axis if self.is_swept else None
+
+    def sweeping(self, axis: Axis | None) -> Network:
+        """Return the network with blocks that go on from each other along an axis; None: alone."""
+        if axis == self.swept_along:
+            return self
+        return replace(self, is_swept=axis is not None, sweep_axis=axis or "z")
 
     @cached_property
     def window_layer(self) -> str | None:
@@ -340,8 +349,9 @@ class Network:
         found = {}
         for name, region in self.regions(output).items():
             stride, size = self.strides[name], region.size
-            if self.is_swept:
-                size = size._replace(z=output.z if name else size.z + output.z - 1)
+            if axis := self.swept_along:
+                new = extent(output, axis)
+                size = resized(size, axis, new) if name else extended(size, axis, new - 1)
             found[name] = Shape5.of(stride.volume, self.maps[name], size // stride)
         return found
 

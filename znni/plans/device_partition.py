@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import groupby
 
 from znni.core.processors import DeviceKind, has_own_memory
-from znni.core.shapes import Shape5, round_up
+from znni.core.shapes import Shape5, extended, round_up
 from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.plans.array_layout import copied_bytes, packed_storages, storage_bytes
@@ -76,7 +76,7 @@ class DevicePart:
     @cached_property
     def kept(self) -> tuple[KeptPlanes, ...]:
         """The planes that a sweep keeps for each step; nothing if there is none."""
-        return kept_by(self.segments) if self.swept else ()
+        return kept_by(self.segments, self.swept.axis) if self.swept else ()
 
     @property
     def kept_bytes(self) -> int:
@@ -192,9 +192,11 @@ class DevicePart:
 
     def array_of(self, step: Step) -> Shape5:
         """Return the shape of the array that holds a step's output, with the planes kept."""
-        after = [kept.planes for kept in self.kept[1:]] or [0]
+        if self.swept is None:
+            return step.shape_out
+        after = (kept.planes for kept in self.kept[1:])
         planes = dict(zip((it.gives for it in self.steps), after, strict=False))
-        return step.shape_out._replace(z=step.shape_out.z + planes.get(step.gives, 0))
+        return extended(step.shape_out, self.swept.axis, planes.get(step.gives, 0))
 
     def _uses_of_block(self, storage: BlockStorage, alignment: int, spare: int) -> ArrayUses:
         """Return the arrays of a tiled network's block, and their uses."""

@@ -89,11 +89,11 @@ class Plan:
     def computation(self) -> Hashable:
         """The computation of a patch. It is equal for plans that differ only in limits or times."""
         steps = tuple(segment.computation for segment in self.segments)
-        return self.patch, self.input_itemsize, self.is_swept, steps
+        return self.patch, self.input_itemsize, self.network.swept_along, steps
 
     @property
     def is_swept(self) -> bool:
-        """True if the volume is swept along z: each patch of a column goes on from the last one."""
+        """True if the volume is swept: each patch of a column goes on from the last one."""
         return self.network.is_swept
 
     @property

@@ -136,7 +136,8 @@ def _source(plan: Plan) -> str:
     if window := plan.network.window:
         at_once = f", {window.together} at once" * (window.together > 1)
         return f"{counted(round(plan.windows), 'window')} of {window.size}{at_once}"
-    return str(plan.input_patch) + " at the start of each sweep along z" * plan.is_swept
+    along = plan.network.swept_along
+    return str(plan.input_patch) + (f" at the start of each sweep along {along}" if along else "")
 
 
 def _parts(plan: Plan) -> str:

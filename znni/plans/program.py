@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from znni.core.shapes import Box, Shape5, Vec3, offsets, round_up
+from znni.core.shapes import Box, Shape5, Vec3, extent, offsets, resized, round_up
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.plans.array_layout import Rows, device_rows, packed_storages
@@ -54,6 +54,15 @@ class Carried(NamedTuple):
     start: int
     passes: int
     shape: Shape5
+
+    def first_and_last(self, array: Vec3) -> tuple[Box, Box]:
+        """Return the places of the planes in the array: before new ones, and those to be kept.
+
+        Args:
+            array: the extents of the array.
+        """
+        last = Box(array - self.shape.size, array)
+        return last.shifted(ZERO - last.start), last
 
 
 class View(NamedTuple):
@@ -304,6 +313,7 @@ class _Views:
     def __init__(self, network: Network, storage: BlockStorage | None) -> None:
         self._nodes: dict[str, Node] = {node.name: node for node in network.nodes}
         self._maps = network.maps
+        self._axis = network.sweep_axis
         self._storage = storage
 
     def reads(self, step: Step) -> tuple[View, ...]:
@@ -325,7 +335,7 @@ class _Views:
         view, (carried, _) = self.view_of(step.gives), sweeps
         if carried is None:
             return view
-        start = Vec3(carried.shape.z, 0, 0)
+        start = resized(ZERO, self._axis, extent(carried.shape, self._axis))
         return view._replace(box=Box(start, start + step.shape_out.size))
 
     def view_of(self, name: str) -> View:

@@ -1,8 +1,9 @@
 """Sweeps: the planes that each step keeps from one block of a column to the next.
 
-Blocks of a column follow one another along z. The input of each step is an array with some planes
-that are kept, and new ones behind them. So a step computes only new planes, and no plane twice. A
-convolution of extent ``k`` keeps ``k - 1`` planes, and a pooling one less than its window.
+Blocks of a column follow one another along an axis, and planes are those across it. The input of
+each step is an array with some planes that are kept, and new ones behind them. So a step computes
+only new planes, and no plane twice. A convolution of extent ``k`` keeps ``k - 1`` planes, and a
+pooling one less than its window.
 
 The first block of a column finds no kept planes. So its steps first run for these planes. This also
 happens after a block that was not computed.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
 from znni.network.layers import Layer, Pool
 from znni.network.network import Network
 from znni.plans.segments import Segment
@@ -23,18 +24,20 @@ class Swept(NamedTuple):
     """The planes of a block and of a column.
 
     Attributes:
+        axis: the axis of the column.
         new: the output planes of a block.
         column: the output planes of a job, which a column has.
         taken: the most planes of the input that layers take at a time.
     """
 
+    axis: Axis
     new: int
     column: int
     taken: int
 
     def brought(self, given: Shape5) -> Shape5:
         """Return the shape of the part of an input that a GPU holds at a time."""
-        return given._replace(z=self.taken)
+        return resized(given, self.axis, self.taken)
 
     def passes(self, behind: int) -> int:
         """Return how often a step runs before the first block of a column.
@@ -71,32 +74,33 @@ class KeptPlanes(NamedTuple):
         return self.passes * self.shape.nbytes if self.shape else 0
 
 
-def planes_kept(layer: Layer) -> int:
+def planes_kept(layer: Layer, axis: Axis) -> int:
     """Return the planes of its input that a layer of a sliding network keeps in a sweep."""
-    return layer.reads(Box(Vec3(0, 0, 0), Vec3(1, 1, 1))).size.z - 1
+    return extent(layer.reads(Box(Vec3(0, 0, 0), Vec3(1, 1, 1))).size, axis) - 1
 
 
 def swept_for(network: Network, patch: Vec3, output: Vec3) -> Swept | None:
     """Return the planes of a sweep in blocks of a size; None if the network is not swept."""
-    if not network.is_swept:
+    if (axis := network.swept_along) is None:
         return None
-    return Swept(patch.z, output.z, patch.z + first_planes(network))
+    new = extent(patch, axis)
+    return Swept(axis, new, extent(output, axis), new + first_planes(network, axis))
 
 
-def first_planes(network: Network) -> int:
+def first_planes(network: Network, axis: Axis) -> int:
     """Return the most planes that a sweep's first step keeps of the input.
 
     It takes layers up to the first pooling, if these are computed again for each of its fragments.
     """
     planes = 0
     for layer in network.layers:
-        planes += planes_kept(layer)
+        planes += planes_kept(layer, axis)
         if isinstance(layer, Pool):
             break
     return planes
 
 
-def kept_by(segments: Sequence[Segment]) -> tuple[KeptPlanes, ...]:
+def kept_by(segments: Sequence[Segment], axis: Axis) -> tuple[KeptPlanes, ...]:
     """Return the planes that a sweep keeps for each step.
 
     Layers that are computed again for each fragment of a pooling take all that they need from the
@@ -107,13 +111,13 @@ def kept_by(segments: Sequence[Segment]) -> tuple[KeptPlanes, ...]:
     stride, count, batch, before = 1, 1, 1, list[tuple[Shape5, int]]()
     for segment in segments:
         count *= batch // segment.sub_batch * segment.shifts
-        for step, planes in zip(segment.steps, _planes(segment), strict=True):
+        for step, planes in zip(segment.steps, _planes(segment, axis), strict=True):
             shape, passes = before[-1] if before else (None, 1)
-            shape = shape._replace(z=planes) if shape and planes else None
+            shape = resized(shape, axis, planes) if shape and planes else None
             kept.append(KeptPlanes(planes, 0, passes, shape))
             strides.append(stride)
             before = [(step.shape_out, count)]
-            stride *= step.pool.window.z if step.pool else 1
+            stride *= extent(step.pool.window, axis) if step.pool else 1
         batch = segment.steps[-1].shape_out.n
     behind = 0
     for index in reversed(range(len(kept))):
@@ -122,9 +126,9 @@ def kept_by(segments: Sequence[Segment]) -> tuple[KeptPlanes, ...]:
     return tuple(kept)
 
 
-def _planes(segment: Segment) -> Iterator[int]:
+def _planes(segment: Segment, axis: Axis) -> Iterator[int]:
     """Yield the planes that each step of a segment keeps of its input."""
-    planes = [sum(map(planes_kept, step.layers)) for step in segment.steps]
+    planes = [sum(planes_kept(it, axis) for it in step.layers) for step in segment.steps]
     if segment.shifts > 1:
         again = 1 + next(
             index

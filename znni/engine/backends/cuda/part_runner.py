@@ -90,7 +90,7 @@ class DevicePartRunner:
                 program = program_of(plan.network, part, ALIGNMENT, spare_bytes(plan.network))
                 steps = built_steps(program, wanted.catalogue, wanted.weights)
                 load_clearing(program)
-                copy_planes = PlaneCopies() if program.swept else None
+                copy_planes = PlaneCopies(program.swept.axis) if program.swept else None
                 self._recombine = DeviceRecombination(plan.patch, dtype)
                 itemsize = plan.input_itemsize
                 given = plan.network.in_features, itemsize
@@ -114,7 +114,7 @@ class DevicePartRunner:
             labels: how values become labels; None: they are given as they are.
         """
         self._wanted = labels
-        column = Column()
+        column = Column(self._network.sweep_axis)
 
         def launch(block: Block) -> Launched:
             computed = block.tile.computed

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from znni.core.shapes import Box
+from znni.core.shapes import Box, Vec3
 from znni.engine.backends.cuda.graphs import DeviceGraphs
 from znni.engine.backends.cuda.packed_values import PackedValues
 from znni.engine.backends.cuda.transfer import Parts, Span
@@ -105,10 +105,11 @@ class CudaStepRunner:
     def carry(self, array: Any, placed: PlacedStep, passed: int) -> None:
         """Queue the copies of the planes that a sweep carries: to an array, and then from it."""
         assert self._copy is not None
+        assert placed.carried is not None
         carried = self._carried[placed.step.gives][passed]
-        planes = carried.shape[2]
-        self._copy(carried, array[:, :, :planes])
-        self._copy(array[:, :, -planes:], carried)
+        first, last = placed.carried.first_and_last(Vec3(*array.shape[2:]))
+        self._copy(carried, self.within(array, first))
+        self._copy(self.within(array, last), carried)
 
     def forget(self) -> None:
         """Queue the clearing of the planes that a sweep carries."""

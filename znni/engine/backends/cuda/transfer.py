@@ -194,12 +194,15 @@ class PartsOfBox:
 
 
 def _pieces(values: NDArray[Any], x: Any) -> Iterator[tuple[NDArray[Any], Any]]:
-    """Yield the parts of values that lie in one piece, with their places in an array of a GPU."""
-    if values.flags.c_contiguous:
-        yield values, x
+    """Yield the parts of values that lie in one piece, with their places in an array of a GPU.
+
+    A plane with gaps between its rows is copied into one piece.
+    """
+    if values.flags.c_contiguous or values.ndim == 2:
+        yield np.ascontiguousarray(values), x
         return
-    for image, into in zip(values, x, strict=True):
-        yield from zip(image, into, strict=True)
+    for part, into in zip(values, x, strict=True):
+        yield from _pieces(part, into)
 
 
 class UploadBuffer:

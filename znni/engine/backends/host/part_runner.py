@@ -63,7 +63,7 @@ class HostPartRunner:
         """Return one stage: it gives dense output, the tensor for the GPU, or blended windows."""
         if self._plan.network.window:
             return [self._windows(stopwatch)]
-        column = Column()
+        column = Column(self._plan.network.sweep_axis)
 
         def work(block: Block) -> Float32 | Fragments:
             on_gpu = self._on_gpu.in_use() if self._on_gpu else nullcontext()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from znni.core.shapes import Box
+from znni.core.shapes import Box, Vec3
 from znni.core.trace import note_span
 from znni.engine.executor import Array, BuiltStep, Measured, OutputMemory
 from znni.machine.arena import Arena, output_into
@@ -61,12 +61,13 @@ class HostStepRunner:
         """
         from znni.primitives.cpu.common.workers import workers
 
+        assert placed.carried is not None
         carried = self._carried[placed.step.gives][passed]
-        planes = carried.shape[2]
+        first, last = placed.carried.first_and_last(Vec3(*array.shape[2:]))
 
         def task(_worker: int, maps: slice) -> None:
-            array[:, maps, :planes] = carried[:, maps]
-            carried[:, maps] = array[:, maps, -planes:]
+            array[:, maps, *first.slices] = carried[:, maps]
+            carried[:, maps] = array[:, maps, *last.slices]
 
         pool = workers(self._threads)
         pool.for_each(task, pool.shares(carried.shape[1]))
