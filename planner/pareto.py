@@ -73,16 +73,22 @@ class BestPlans:
 
     Args:
         count: the number of plans to keep.
+        seconds: the seconds that all of them must beat.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, seconds: float = inf) -> None:
         self.plans: list[Plan] = []
-        self._count = count
+        self._count, self._seconds = count, seconds
 
     @property
     def limit(self) -> float:
         """The seconds that a new plan must beat."""
-        return self.plans[-1].seconds if len(self.plans) == self._count else inf
+        return self.plans[-1].seconds if len(self.plans) == self._count else self._seconds
+
+    @property
+    def some_known(self) -> bool:
+        """True if a plan was found, or all must beat another plan."""
+        return bool(self.plans) or self._seconds < inf
 
     def add(self, plan: Plan) -> None:
         """Add a plan that beats the limit, and remove the slowest if there are too many.

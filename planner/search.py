@@ -140,8 +140,9 @@ class Search(Space):
 
         Only some patches are tried for each axis, and those near the best of them all.
         """
-        sweeps, tried = BestPlans(1), {axis: set[Vec3]() for axis in self.axes}
-        most = min(MOST_PRICES_OF_SWEEPS, int(PRICES_PER_SECOND * best.plans[0].seconds))
+        seconds, tried = best.plans[0].seconds, {axis: set[Vec3]() for axis in self.axes}
+        sweeps = BestPlans(1, seconds)
+        most = min(MOST_PRICES_OF_SWEEPS, int(PRICES_PER_SECOND * seconds)) // len(tried)
         for axis, patches in tried.items():
             thin = thin_patches(self.output, self.network.granularity, axis)
             self.sweeping(axis)._try_all(thin, patches, sweeps, most)
@@ -149,7 +150,7 @@ class Search(Space):
             self.sweeping(axis)._try_near(tried[axis], sweeps, most // 2)
         gain = 1.0 if best.plans[0].is_swept else GAIN_OF_SWEEPS  # the known plan may sweep
         for sweep in sweeps.plans:
-            if gain * sweep.seconds < best.plans[0].seconds:
+            if gain * sweep.seconds < seconds:
                 best.add(sweep)
 
     def _try_near(self, tried: set[Vec3], best: BestPlans, most_prices: int = MOST_PRICES) -> None:
@@ -216,7 +217,7 @@ class Search(Space):
 
         The patch with the least bound comes next. Its bound is replaced by those of its cut points.
 
-        As soon as one plan is found, the search ends after ``most_prices`` prices. If that plan
+        As soon as one plan is known, the search ends after ``most_prices`` prices. If that plan
         came late, it ends after twice as many as until then. It also ends when the least bound
         passes the best plans.
         """
@@ -226,7 +227,7 @@ class Search(Space):
         heapify(waiting)
         while waiting:
             bound, patch, cut_point = heappop(waiting)
-            if bound >= best.limit or (best.plans and self.calls > most):
+            if bound >= best.limit or (best.some_known and self.calls > most):
                 break
             if cut_point is None:
                 tried.add(patch)
