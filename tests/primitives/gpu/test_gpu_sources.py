@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -18,7 +20,7 @@ from znni.core.option_types import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.backends.cuda import recombine as device_recombine
 from znni.machine.nvrtc import compile_offline
-from znni.network.layers import Conv, Pool
+from znni.network.layers import Conv, Pool, VoxelNorm
 from znni.primitives.gpu.common.activation import softmax_source
 from znni.primitives.gpu.common.hardware import (
     AMPERE,
@@ -40,8 +42,11 @@ from znni.primitives.gpu.fft_tiled.product import product_shape
 from znni.primitives.gpu.fft_tiled.spectrum_formats import SPECTRA
 from znni.primitives.gpu.fft_tiled.transform import transform_shape
 from znni.primitives.gpu.max_pooling import primitive as pooling
+from znni.primitives.gpu.voxel_norm import primitive as voxel_norm
 
 pytestmark = needs_compiler
+
+ROOT = Path(__file__).parents[3]
 
 ONE = Vec3(1, 1, 1)
 
@@ -52,6 +57,22 @@ FEW_BYTES, OLDER_BYTES = 32, 64
 formats = pytest.mark.parametrize(
     "numbers", [BFLOAT16_PAIR, FLOAT16], ids=lambda numbers: numbers.name
 )
+
+
+def test_no_lambda_is_generic() -> None:
+    """The compiler of CUDA 13.0 takes the call of a generic lambda for a function of the host."""
+    sources = [*(ROOT / "znni").rglob("*.cu"), *(ROOT / "znni").rglob("*.cuh")]
+    assert len(sources) > 50
+    generic = re.compile(r"\[[&=\w, ]*\]\s*\([^)]*\bauto\b")
+    assert [path.name for path in sources if generic.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90a"])
+@pytest.mark.parametrize("maps", [6, 70])
+def test_layer_norm_compiles(maps: int, architecture: str) -> None:
+    norm = VoxelNorm("norm", maps, groups=1)
+    source = voxel_norm.source("relu")
+    assert compile_offline(source, architecture, voxel_norm.options(norm))
 
 
 @pytest.mark.parametrize("window", [Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(4, 4, 4), Vec3(1, 2, 2)])

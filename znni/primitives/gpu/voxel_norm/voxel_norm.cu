@@ -4,6 +4,16 @@
 // the others three times, from a cache. `activated` comes from common/activation.py, the rest from
 // common/voxels.cuh. The output may be the memory of the input.
 
+// Calls a function with each map's number and value. held: the first maps; from: the first of all.
+template <typename Function>
+__device__ __forceinline__ void for_each_map(const float (&held)[HELD], const float* from,
+                                             Index in_f, const Function& function) {
+#pragma unroll
+    for (int map = 0; map < HELD; ++map) function(map, held[map]);
+#pragma unroll 4
+    for (int map = HELD; map < MAPS; ++map) function(map, from[map * in_f]);
+}
+
 // in, out: (image, map, z, y, x) by strides. weights, biases and slopes have a number for each map.
 // blockIdx.y counts the groups of all images.
 extern "C" __global__ void __launch_bounds__(256)
@@ -21,18 +31,14 @@ extern "C" __global__ void __launch_bounds__(256)
     float held[HELD];
 #pragma unroll
     for (int map = 0; map < HELD; ++map) held[map] = from[map * in_f];
-    const auto for_each_map = [&](const auto& function) {
-#pragma unroll
-        for (int map = 0; map < HELD; ++map) function(map, held[map]);
-#pragma unroll 4
-        for (int map = HELD; map < MAPS; ++map) function(map, from[map * in_f]);
-    };
     float total = 0.0f, squares = 0.0f;
-    for_each_map([&](int, float value) { total += value - held[0]; });
+    for_each_map(held, from, in_f, [&](int, float value) { total += value - held[0]; });
     const float mean = held[0] + total / MAPS;  // so a mean of equal values has no error
-    for_each_map([&](int, float value) { squares = fmaf(value - mean, value - mean, squares); });
+    for_each_map(held, from, in_f, [&](int, float value) {
+        squares = fmaf(value - mean, value - mean, squares);
+    });
     const float factor = 1.0f / sqrtf(squares / MAPS + eps);
-    for_each_map([&](int map, float value) {
+    for_each_map(held, from, in_f, [&](int map, float value) {
         const float scaled = fmaf((value - mean) * factor, weights[first + map], biases[first + map]);
         to[map * out_f] = activated(scaled, slopes[first + map]);
     });
