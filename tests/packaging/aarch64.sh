@@ -33,7 +33,6 @@ cat > "$AT/python" <<END
 #!/bin/sh
 export PYTHONPATH="$AT/hook:$ROOT:$ROOT/tests/support:$AT/site:\${PYTHONPATH-}"
 export PYTHONPYCACHEPREFIX="$AT/bytecode" XDG_CACHE_HOME="\${XDG_CACHE_HOME-$AT/cache}"
-export OMP_NUM_THREADS=\${OMP_NUM_THREADS-1} OPENBLAS_NUM_THREADS=\${OPENBLAS_NUM_THREADS-1}
 exec qemu-aarch64-static -L "$AT/root" "$AT/root/usr/bin/python3.11" "\$@"
 END
 chmod +x "$AT/python"

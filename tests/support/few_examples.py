@@ -1,12 +1,12 @@
 """A plugin of pytest for slow processors, as emulated ones: ``pytest -p few_examples``.
 
-Tests that draw examples draw few.
+Tests that draw examples draw few, as slowly as they like.
 """
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 FEW = 3
 SETTINGS = "_hypothesis_internal_use_settings"  # hypothesis has no public name for it
@@ -16,5 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         function = getattr(item, "function", None)
         if drawn := getattr(function, SETTINGS, None):
-            few = settings(drawn, max_examples=FEW)
+            few = settings(
+                drawn, max_examples=FEW, suppress_health_check=[HealthCheck.too_slow], deadline=None
+            )
             setattr(function, SETTINGS, few)
