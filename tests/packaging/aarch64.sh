@@ -52,6 +52,7 @@ for piece; do
         code=0
         "$AT/python" -m pytest -m 'not slow' -p few_examples -p no:cacheprovider --durations 5 \
             "$piece" > "$result.part" 2>&1 || code=$?
+        test "$code" != 5 || code=0  # all is skipped, for want of PyTorch
         echo "exit code $code" >> "$result.part"
         mv "$result.part" "$result"
     fi
