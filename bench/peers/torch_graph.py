@@ -31,6 +31,8 @@ from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.network.weights import Weights
 
+PER_MAP = (1, -1, 1, 1, 1)  # the shape of numbers for maps, beside (n, f, z, y, x)
+
 # Values of a tap's input that are copied at a time.
 MOST_TAP_VALUES = 2**28
 
@@ -112,22 +114,21 @@ class TorchGraph(nn.Module):
             case PadLayer():
                 y = _extended(x, layer)
             case Affine():
-                shape = (1, -1, 1, 1, 1)
-                y = x * array("weight").view(shape) + array("bias").view(shape)
+                y = x * array("weight").view(PER_MAP) + array("bias").view(PER_MAP)
             case Normalize() if layer.is_instance_norm:
                 y = F.instance_norm(x, None, None, array("weight"), array("bias"), eps=layer.eps)
             case Normalize(by="response"):
-                norms = torch.linalg.vector_norm(x, dim=(2, 3, 4), keepdim=True)
-                shares = norms / (norms.mean(1, keepdim=True) + layer.eps)
-                shape = (1, -1, 1, 1, 1)
-                y = array("weight").view(shape) * (x * shares) + array("bias").view(shape) + x
+                grouped = x.unflatten(1, (layer.groups, -1))
+                norms = torch.linalg.vector_norm(grouped, dim=(3, 4, 5), keepdim=True)
+                shares = (norms / (norms.mean(2, keepdim=True) + layer.eps)).flatten(1, 2)
+                y = array("weight").view(PER_MAP) * (x * shares) + array("bias").view(PER_MAP) + x
             case Normalize():
                 y = F.group_norm(x, layer.groups, array("weight"), array("bias"), layer.eps)
-            case VoxelNorm(groups=1):
-                last = x.movedim(1, -1)
-                y = F.layer_norm(
-                    last, last.shape[-1:], array("weight"), array("bias"), layer.eps
-                ).movedim(-1, 1)
+            case VoxelNorm():
+                last = x.unflatten(1, (layer.groups, -1)).movedim(2, -1)
+                normed = F.layer_norm(last, last.shape[-1:], eps=layer.eps)
+                y = normed.movedim(-1, 2).flatten(1, 2)
+                y = y * array("weight").view(PER_MAP) + array("bias").view(PER_MAP)
             case Concat():
                 y = torch.cat(_cropped(given), 1)
             case Add():
