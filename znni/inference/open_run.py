@@ -137,11 +137,13 @@ class OpenRun:
             smaller = partial(_smaller, session, output, asked)
             runner = session.runner(plan, self._weights, session.times, asked.stored)
             compiled_before = compiled_seconds()
-            marks = [0]
+            marks = list[int]()
 
             def compute() -> None:
                 turn.compute()
-                reset_high_water_mark()
+                if not marks:  # a run that goes on with a smaller plan begins to compute again
+                    marks.append(0)
+                    reset_high_water_mark()
 
             def computed() -> None:
                 marks.append(high_water_mark())  # the next run resets it
@@ -156,7 +158,7 @@ class OpenRun:
                 if remaining.voxels < left:  # also if the run was stopped
                     session.note_compiled(runner.plans[-1])
             gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
-            taken = runner.workers_memory + max(*marks, high_water_mark())
+            taken = runner.workers_memory + max([*marks, high_water_mark()])
             measured = as_run(
                 runner.plans, spent + stopwatch.seconds, taken, reader.skipped, gpu_peak,
                 self._earlier, output.resume_state.plan,
