@@ -26,6 +26,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.value_cache import load_value, store_value
 from znni.inference import model_choice
 from znni.inference.model_choice import chosen
+from znni.inference.plan_cache import fastest_cached_or_found
 from znni.inference.planning import search
 from znni.inference.verify import verify
 from znni.network import model_files, model_process
@@ -36,6 +37,7 @@ from znni.network.network_as_text import network_text
 from znni.network.network_file import load_network, network_from_text
 from znni.network.window import Window
 from znni.plans.plan import Plan
+from znni.primitives.other_library.primitive import OtherLibrary
 from znni.volumes.locate import open_volume
 
 torch = torch_or_skip()
@@ -190,6 +192,23 @@ def test_the_plan_promises_what_was_measured(normed: tuple[Any, Path], own_proce
     store_value(known, said)
     measured.cache_clear()
     assert measured(model, WINDOW, Execution(1)).seconds == 7.0  # measured once
+
+
+def test_a_cached_plan_that_promises_too_little_memory_is_made_again(
+    normed: tuple[Any, Path], own_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZNNI_PLANS", str(own_process / "plans"))
+    monkeypatch.setattr(model_files, "_asked_of_child", here)
+    network = load_network(normed[1])
+    first = fastest_cached_or_found(search(network, SIZE, **OPTIONS))[0]
+    assert fastest_cached_or_found(search(network, SIZE, **OPTIONS)) == (first, True)
+    (model,) = network.models
+    taken = measured(model, WINDOW, Execution(1))
+    more = replace(taken, memory=taken.memory + 4096)  # the cache lost the measurement
+    monkeypatch.setattr(f"{OtherLibrary.__module__}.measured", lambda *_: more)
+    again, cached = fastest_cached_or_found(search(network, SIZE, **OPTIONS))
+    assert not cached
+    assert again.memory.resident == first.memory.resident + 4096
 
 
 def test_a_model_is_described(normed: tuple[Any, Path]) -> None:

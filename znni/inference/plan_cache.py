@@ -19,9 +19,11 @@ from znni.core.user_cache import state_of_source
 from znni.core.value_cache import load_value, store_value
 from znni.inference.text_cache import plans_folder
 from znni.machine.machine import Machine
+from znni.network.models import Model
 from znni.plans.plan import Plan
-from znni.plans.primitive import cache_key_of
+from znni.plans.primitive import Catalogue, cache_key_of
 from znni.plans.rewrites.network_rules import rewritten_alike
+from znni.plans.segments import Step
 from znni.plans.step_primitive import find_primitive
 
 
@@ -99,8 +101,19 @@ def _like(folder: Path, key: str, search: Search) -> Iterator[_CachedPlan]:
 def _is_of(plan: Plan, search: Search) -> bool:
     """Return whether a plan is one of those that a search may find, within its memory."""
     fits = all(memory.total <= device.memory for memory, device in plan.limits.values())
-    known = all(find_primitive(search.catalogue, step.primitive) for step in plan.steps)
+    known = all(_is_known(step, search.catalogue) for step in plan.steps)
     return fits and known and plan.output == search.output
+
+
+def _is_known(step: Step, catalogue: Catalogue) -> bool:
+    """Return whether this machine has a step's primitive, and the step's memory is still enough.
+
+    Models of other libraries are measured again if the user's cache has lost the measurement.
+    """
+    primitive = find_primitive(catalogue, step.primitive)
+    if primitive is None or not isinstance(step.operation, Model):
+        return primitive is not None
+    return primitive.cost(step.operation, step.shape_in).memory.within(step.cost.memory)
 
 
 def _limits(machine: Machine) -> tuple[int, int]:
