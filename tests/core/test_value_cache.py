@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.core.user_cache import store_checked
 from znni.core.value_cache import ValueCache, load_value, store_value
@@ -23,6 +24,17 @@ def test_a_value_is_read_as_it_was(tmp_path: Path) -> None:
     store_value(tmp_path / "value", BOX)
     assert load_value(tmp_path / "value", Box) == BOX
     assert load_value(tmp_path / "value", Vec3) is None
+
+
+def test_a_value_is_stored_without_its_memos(tmp_path: Path) -> None:
+    value = Resampling(Vec3(4, 5, 6), Vec3(7, 8, 9), (1, 1, 3))
+    assert value.taps[0].taps == 2  # a memo of arrays, which files never hold
+    store_value(tmp_path / "value", (value, value))
+    found = load_value(tmp_path / "value", tuple)
+    assert found == (value, value)
+    assert found[0] is found[1]
+    assert "taps" in vars(value)
+    assert "taps" not in vars(found[0])
 
 
 def test_a_file_that_is_absent_or_damaged_has_no_value(tmp_path: Path) -> None:

@@ -21,12 +21,16 @@ from planner.overhead import SecondsOnce
 from planner.search import Search
 from znni.calibration.model import MeasuredModel
 from znni.core.processors import DeviceChoice
+from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.core.value_cache import store_value
 from znni.engine.stages.read import ReadModel
 from znni.inference import plan_cache, planning, text_cache
 from znni.inference.plan_cache import fastest_cached_or_found
 from znni.network.geometry import with_window
+from znni.network.layer_geometry import Padding
+from znni.network.layers import Conv
+from znni.network.network import Network
 from znni.network.window import Window
 from znni.plans.plan import Plan
 
@@ -135,6 +139,26 @@ def test_a_kept_plan_computes_as_many_windows_at_once() -> None:
     assert again.network.together == plan.network.together
     assert again == plan
     assert str(again) == str(plan)
+
+
+def test_a_plan_of_resampled_windows_is_kept() -> None:
+    """Its network remembers arrays, which are not stored."""
+    source, target = Vec3(16, 16, 24), Vec3(24, 24, 24)
+    resampled = Resampling(source, target, (1, 1, 1))
+    window = Window(Vec3.of(16), volume=source, resampled=resampled)
+    one = Vec3(1, 1, 1)
+    layer = Conv("conv", 1, 2, Vec3(3, 3, 3), "identity", padding=Padding(one, one))
+    network = with_window(Network.chain("resampled", 1, (layer,)), window)
+
+    def found() -> tuple[Plan, bool]:
+        return fastest_cached_or_found(planning.search(network, tuple(source), device="cpu"))
+
+    plan, kept = found()
+    assert not kept
+    assert plan.network.window
+    assert plan.network.window.resampled
+    assert plan.network.window.resampled.taps  # as a run has it
+    assert found() == (plan, True)
 
 
 def test_other_measurements_search_anew() -> None:

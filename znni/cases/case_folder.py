@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 
 from znni.cases.networks import NetworkSet
@@ -153,6 +155,8 @@ def _identity(
     beside = spacing_file(case.files[0])
     if networks.rules.voxels == "json" and beside.exists():
         files.append((None, str(beside.resolve()), *_stamp(beside)))
+    with ThreadPoolExecutor() as pool:  # a hash takes a second for some GB; it is remembered
+        list(pool.map(attrgetter("sha256"), weights))
     described = list(map(_described, networks.networks, weights))
     described += [_described(stage.network, stage.weights) for stage in case.stages]
     code = state_of_source(Path(__file__).parents[1])

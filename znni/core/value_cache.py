@@ -6,9 +6,11 @@ dataclasses and tuples of znni, paths, texts, numbers.
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 from dataclasses import dataclass, is_dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path, PosixPath, WindowsPath
 from typing import Any, Generic, TypeVar
@@ -44,13 +46,29 @@ class _Values(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is no class of values")
 
 
+class _WithoutMemos(pickle.Pickler):
+    """Writes values without their cached properties, which may be arrays and are computed again."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how a value with cached properties is made; ``pickle`` knows other values."""
+        if isinstance(value, type) or not is_dataclass(value):
+            return NotImplemented
+        own, state = type(value), getattr(value, "__dict__", {})
+        memos = {name for name in state if isinstance(getattr(own, name, None), cached_property)}
+        if not memos:
+            return NotImplemented
+        kept = {name: attribute for name, attribute in state.items() if name not in memos}
+        return copyreg.__newobj__, (own,), kept  # type: ignore[attr-defined] # pickle knows it
+
+
 def store_value(path: Path, value: object, most_bytes: int = MOST_BYTES) -> None:
     """Store a value in a file, as ``store_checked``.
 
     The file's name must differ if the code of the value's classes differs.
     """
-    content = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    store_checked(path, content, most_bytes)
+    content = io.BytesIO()
+    _WithoutMemos(content, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    store_checked(path, content.getvalue(), most_bytes)
 
 
 def load_value(path: Path, kind: type[Value]) -> Value | None:
