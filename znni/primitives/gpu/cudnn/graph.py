@@ -145,8 +145,7 @@ class ConvolutionGraph:
             RunFailed: no engine computes the convolution within the limit of workspace.
             LibraryFailed: cuDNN fails.
         """
-        with library_errors():
-            self._propose()
+        self._propose()
         about = (cudnn().backend_version(), _device_name(), self._key)
         index, name = CHOICES.load(about) or (-1, "")
         if not self._is_named(index, name):
@@ -180,9 +179,10 @@ class ConvolutionGraph:
     def _propose(self) -> None:
         """Let cuDNN list its engines, first those that it expects to be fast."""
         modes, notes = cudnn().heur_mode, cudnn().numerical_note
-        self._graph.create_execution_plans([modes.A, modes.FALLBACK])
-        if self._barred:
-            self._graph.deselect_numeric_notes([getattr(notes, name) for name in self._barred])
+        with library_errors():
+            self._graph.create_execution_plans([modes.A, modes.FALLBACK])
+            if self._barred:
+                self._graph.deselect_numeric_notes([getattr(notes, name) for name in self._barred])
 
     def _is_named(self, index: int, name: str) -> bool:
         """Return whether cuDNN lists the engine in the same place as before."""
@@ -191,7 +191,7 @@ class ConvolutionGraph:
 
     def _fastest(self, x: int, weights: int, y: int) -> int:
         times: dict[int, float] = {}
-        for index, run in self._engines(x, weights, y):
+        for index, _, run in self._engines(x, weights, y):
             times[index] = engine_seconds(run, min(times.values(), default=inf))
         if not times:
             refuse(_device_name(), self._key)
@@ -201,8 +201,20 @@ class ConvolutionGraph:
             )
         return min(times, key=times.__getitem__)
 
-    def _engines(self, x: int, weights: int, y: int) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Yield the engines that keep to the limits, by index, ready to run."""
+    def engines(
+        self, x: int, weights: int, y: int
+    ) -> Iterator[tuple[int, int, Callable[[], None]]]:
+        """Yield the engines that keep to the limits: index, bytes of workspace, and a run.
+
+        Raises:
+            LibraryFailed: cuDNN proposes none.
+        """
+        self._propose()
+        yield from self._engines(x, weights, y)
+
+    def _engines(
+        self, x: int, weights: int, y: int
+    ) -> Iterator[tuple[int, int, Callable[[], None]]]:
         tried = 0
         for index in range(self._graph.get_execution_plan_count()):
             if tried == MOST_TRIED:
@@ -216,7 +228,7 @@ class ConvolutionGraph:
                 continue
             tried += 1
             memory = cupy().cuda.Memory(max(workspace, 1))
-            yield index, partial(self.run, x, weights, y, memory.ptr)
+            yield index, workspace, partial(self.run, x, weights, y, memory.ptr)
 
 
 def engine_seconds(run: Callable[[], None], best: float) -> float:
