@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from case_scans import NET, nibabel, scan, weights_file, write
 from command_line import refused, succeeds
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
 from znni.cases.case import predict
 from znni.cases.case_folder import Case
 from znni.cases.folder import cases_in, predict_cases
 from znni.cases.forecast import forecast
-from znni.cases.network_runs import LABELS, numbered
+from znni.cases.network_runs import LABELS, NetworkRuns, numbered
 from znni.cases.network_set import networks_at
 from znni.cases.networks import NetworkSet, alone, beside_weights, joined
 from znni.cases.verification import verify_case
@@ -252,3 +254,40 @@ def test_what_belongs_to_a_single_network_is_refused_for_a_set(folder: Path) -> 
     later = replace(one, case=replace(one.case, previous_stage=PreviousStage("low", (1,))))
     with pytest.raises(InvalidInput, match="takes the labels of low too"):
         joined("set", [later, other])
+
+
+def mapped_bytes(folder: Path) -> int:
+    """Return the bytes of weights in a folder that lie in this process's memory."""
+    taken, is_weights = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(maxsplit=1)[0]:
+            is_weights = str(folder) in line and line.endswith(".safetensors")
+        elif is_weights and line.startswith("Rss:"):
+            taken += int(line.split()[1]) * 1024
+    return taken
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
+def test_weights_of_networks_that_do_not_run_take_no_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = networks_at(folder / "all.yaml")
+    assert beside_weights(OPTIONS.limits, read)[1] > 0
+    expected = run(read, Path("read.nii.gz"))
+    for name in ("organs", "vessels", "bones"):
+        with np.load(f"{name}.npz") as arrays:
+            save_file(dict(arrays), f"{name}.safetensors")
+        file = folder / f"{name}.yaml"
+        file.write_text(file.read_text().replace(".npz", ".safetensors"))
+    taken, run_one = list[int](), NetworkRuns.run
+
+    def measured(*arguments: Any) -> None:
+        run_one(*arguments)
+        taken.append(mapped_bytes(folder))
+
+    monkeypatch.setattr(NetworkRuns, "run", measured)
+    monkeypatch.setattr(NetworkRuns, "open_ahead", lambda *_: None)  # it uses weights, too
+    networks = networks_at(folder / "all.yaml")
+    assert beside_weights(OPTIONS.limits, networks)[1] == 0
+    np.testing.assert_array_equal(run(networks, Path("mapped.nii.gz")), expected)
+    assert taken == [0, 0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from znni.core.errors import InvalidInput
+from znni.core.mapped_file import FORGET
 from znni.core.shapes import Vec3
-from znni.network import weights as weights_module
+from znni.machine.arrays import resident_memory
 from znni.network.layers import Add, Affine, Conv, ConvTranspose, Pool
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
@@ -34,6 +36,7 @@ from znni.network.weights import (
     random_weights,
     weights_for,
 )
+from znni.network.weights_file import is_mapped, read_arrays
 
 NETWORK = Network.chain(
     "small",
@@ -401,7 +404,7 @@ def test_threads_read_npz_files_at_the_same_time(
 
     def read(_number: int) -> int:
         Garbage()
-        return len(weights_module._read_arrays(file))
+        return len(read_arrays(file))
 
     sys.setswitchinterval(1e-6)
     gc.set_threshold(50)
@@ -433,3 +436,59 @@ def test_kernels_of_convolutions_are_flipped_as_they_are_read(tmp_path: Path) ->
     np.testing.assert_array_equal(
         found["convolution"], np.flip(arrays["conv1.weight"], axis=(2, 3, 4))
     )
+
+
+LARGE = Network.chain("large", 64, (Conv("conv", 64, 512, Vec3(8, 8, 8), "relu"),))
+SMALL = 2**22  # bytes: of 2**26
+
+
+def large_file(path: Path, dtype: str = "float32") -> Weights:
+    drawn = random_weights(LARGE, 3)
+    arrays = {f"conv.{kind}": each.astype(dtype) for kind, each in drawn["conv"].arrays.items()}
+    SAVERS[path.suffix](arrays, path)
+    return drawn
+
+
+@pytest.mark.skipif(FORGET is None, reason="this system gives no pages back")
+def test_weights_of_a_mapped_file_take_memory_while_they_are_used(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    drawn = large_file(file)
+    expected = drawn["conv"].weight.sum(), drawn.sha256
+    del drawn
+    before = resident_memory()
+    mapped = weights_for(LARGE, file, None, mapped=True)
+    assert resident_memory() - before < SMALL
+    assert mapped.sha256 == expected[1]
+    assert resident_memory() - before < SMALL
+    assert mapped["conv"].weight.sum() == expected[0]
+    assert resident_memory() - before > 2**26
+    mapped.give_back()
+    assert resident_memory() - before < SMALL
+    again = pickle.loads(pickle.dumps(mapped))
+    np.testing.assert_array_equal(again["conv"].weight, mapped["conv"].weight)
+    with pytest.raises(ValueError, match="read-only"):
+        mapped["conv"].weight[0] = 0
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("w.safetensors", "float16"), ("w.npz", "float32"), ("w.h5", "float32")]
+)
+def test_weights_of_other_files_are_read(tmp_path: Path, name: str, dtype: str) -> None:
+    large_file(tmp_path / name, dtype)
+    assert not is_mapped(tmp_path / name)
+    weights = weights_for(LARGE, tmp_path / name, None, mapped=True)
+    assert weights.sha256 == load_weights(tmp_path / name, LARGE).sha256
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    save_file(good(), file)
+    assert is_mapped(file)
+    mapped = weights_for(NETWORK, file, None, mapped=True)
+    with file.open("r+b") as opened:
+        opened.truncate(100)
+    with pytest.raises(InvalidInput, match="bytes are missing; its file was overwritten; run ag"):
+        checked_weights(mapped, NETWORK)
+    assert not is_mapped(file)
+    with pytest.raises(InvalidInput, match="is the file whole"):
+        weights_for(NETWORK, file, None, mapped=True)

@@ -13,6 +13,7 @@ from left_behind import open_below
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
+from znni.core.mapped_file import MappedFile
 from znni.core.shapes import Box, Vec3
 from znni.plans.stored_values import InputChunks
 from znni.volumes.formats.tiff.writer import _is_big
@@ -68,9 +69,7 @@ def test_pages_are_given_back_a_mebibyte_or_a_plane_at_a_time(
     np.save(tmp_path / "v.npy", values)
     volume = open_volume(tmp_path / "v.npy")
     given: list[int] = []
-    monkeypatch.setattr(
-        MappedArray, "_give_back", lambda _self, planes: given.append(planes.nbytes)
-    )
+    monkeypatch.setattr(MappedFile, "give_back", lambda _self, planes: given.append(planes.nbytes))
     np.testing.assert_array_equal(volume.read(Box(Vec3(0, 0, 0), volume.size)), values)
     assert sum(given) == values.nbytes
     assert max(given) <= max(2**20, rows * 4000)

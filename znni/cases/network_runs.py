@@ -168,6 +168,7 @@ class NetworkRuns:
             name, about = run.plan.network.name, duration(run.plan.seconds)
             self._session.warn(f"network {name} takes about {about} for the scan")
         self._pending = run.compute()
+        self._weights[number].give_back()
 
     def _open(self, number: int) -> OpenRun:
         """Open the run of a network."""

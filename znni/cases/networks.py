@@ -20,6 +20,7 @@ from znni.inference.plan_choice import machine_here
 from znni.network.case_rules import CaseRules
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
+from znni.network.weights_file import is_mapped
 
 # The labels of a network, each with the label of the set that takes its place.
 Numbers: TypeAlias = tuple[tuple[int, int], ...]
@@ -78,7 +79,7 @@ class NetworkSet:
                 f"{given} is one file of weights, and {self.name} has "
                 f"{counted(len(self.networks), 'network')}; name the weights in their files"
             )
-        return tuple(weights_for(network, given, None) for network in self.networks)
+        return tuple(weights_for(it, given, None, mapped=True) for it in self.networks)
 
 
 def alone(network: Network) -> NetworkSet:
@@ -163,14 +164,19 @@ def beside_weights(
 ) -> tuple[Choices, int]:
     """Return limits for the plan of each network, and the bytes of the other networks' weights.
 
-    The weights of all networks stay in memory while one of them is computed. Without a limit, plans
-    take what the machine has left beside them.
+    While a network is computed, the weights of the others stay in memory, unless their files are
+    mapped. Without a limit, plans take what the machine has left beside them.
     """
-    sizes = [FLOAT_BYTES * each.held_parameters for each in (*networks.networks, *earlier)]
+    sizes = list(map(bytes_kept, (*networks.networks, *earlier)))
     others = sum(sizes) - min(sizes)
     if not others or limits.ram is None:
         return limits, others
     return replace(limits, ram=max(1, machine_here(limits).host.memory - others)), others
+
+
+def bytes_kept(network: Network) -> int:
+    """Return the bytes of a network's weights while another network is computed."""
+    return 0 if is_mapped(network.weights) else FLOAT_BYTES * network.held_parameters
 
 
 @contextmanager

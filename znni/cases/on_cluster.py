@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from znni.calibration.overhead_figures import PROCESS_BYTES
-from znni.cases.networks import NetworkSet
+from znni.cases.networks import NetworkSet, bytes_kept
 from znni.cases.npy_file import new_array_file
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, RunFailed
@@ -141,9 +141,10 @@ def cluster_for(
     """
     if given is None:
         return options, None
-    sizes = [FLOAT_BYTES * each.held_parameters for each in (*networks.networks, *earlier)]
-    copied = max(sizes)  # the weights of the network that runs are read once more
-    beside = PROCESS_BYTES + sum(sizes) + copied + writing * LABELS_ROOM
+    every = *networks.networks, *earlier
+    # The weights of the network that runs are read once more.
+    copied = max(FLOAT_BYTES * each.held_parameters for each in every)
+    beside = PROCESS_BYTES + sum(map(bytes_kept, every)) + copied + writing * LABELS_ROOM
     machines, here = CaseCluster(given, options.limits, out, beside), without_devices(options)
     if not machines.idle_here:
         return here, machines

@@ -72,7 +72,7 @@ def previous_network(
         )
     earlier = replace(results, path=before)
     found = adapted(network_of_results(earlier))
-    weights = weights_for(found, None, None)
+    weights = weights_for(found, None, None, mapped=True)
     return PreviousNetwork(found, weights, previous_network(earlier, found, adapted))
 
 

@@ -70,4 +70,7 @@ def prepare_alone(
     """
     if plan.gpu_memory:
         backend_of(plan.gpu).check()
-    return PatchRunner(plan, primitives_of(plan.network, plan.machine), weights, measured, dtype)
+    catalogue = primitives_of(plan.network, plan.machine)
+    runner = PatchRunner(plan, catalogue, weights, measured, dtype)
+    weights.give_back()  # most primitives have made arrays of their own
+    return runner

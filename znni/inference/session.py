@@ -90,7 +90,7 @@ class Session:
         self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
         self._compiled: set[Hashable] = set()
-        self._weights: tuple[object, object, Weights] | None = None
+        self._weights: dict[Hashable, tuple[object, Weights]] = {}
         self._planning = RLock()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._plans_ahead: OrderedDict[Hashable, Plan] = OrderedDict()
@@ -104,10 +104,9 @@ class Session:
         if self._ahead is not None:
             return self._ahead.result()
         asked = network.weighted, network.weights, id(given), random_seed
-        known = self._weights  # another thread may replace it
-        if known is None or known[0] != asked:
-            self._weights = known = asked, given, weights_for(network, given, random_seed)
-        return known[-1]
+        if asked not in self._weights:  # the given ones are kept, too, so that their id is theirs
+            self._weights[asked] = given, weights_for(network, given, random_seed)
+        return self._weights[asked][1]
 
     def plan_for(
         self, given: Plan | None, required: Requirements, planning: TimedBlock | None = None

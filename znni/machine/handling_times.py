@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from mmap import PAGESIZE
 from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -14,9 +13,6 @@ from znni.core.option_types import Codec, Form, OutputType
 from znni.core.text import aligned
 
 Name = TypeVar("Name", Form, Codec)
-
-# Bytes that Linux maps around a page that is read, if they are in memory already.
-MAPPED_TOGETHER = max(2**16, PAGESIZE)
 
 # Traffic of one core, per byte that the system copies from or to a file.
 COPIED_TRAFFIC = 2

@@ -9,27 +9,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from threading import Lock
 from typing import TypeAlias
-from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
+from znni.core.mapped_file import check_length, give_back
 from znni.core.text import counted
 from znni.network.activations import has_slopes
 from znni.network.layers import Conv, PerMap, Weighted
 from znni.network.network import Network
+from znni.network.weights_file import mapped_arrays, read_arrays
 
 Float32: TypeAlias = NDArray[np.float32]
 
 MOST_NAMES = 6  # of arrays, in an error
 OF_MODEL = "in the model's file"  # the source of weights that another library keeps
 RANDOM = "random, seed {seed}"  # the source of weights that do not come from a file
-
-_one_npz = Lock()
 
 KINDS = ("weight", "bias")  # a layer's arrays, which files call NAME.weight and NAME.bias
 
@@ -103,7 +101,14 @@ class Weights:
             digest.update(name.encode())
             for array in self.layers[name].arrays.values():
                 digest.update(np.ascontiguousarray(array).data)
+                give_back(array)
         return digest.hexdigest()
+
+    def give_back(self) -> None:
+        """Give back the pages of a mapped file, which are read again when they are needed."""
+        for layer in self.layers.values():
+            for array in layer.arrays.values():
+                give_back(array)
 
 
 @checks_types
@@ -150,8 +155,13 @@ def load_weights(path: str | Path, network: Network) -> Weights:
     """
     if not isinstance(path, str | PathLike):
         raise InvalidInput(f"the weights are {path!r}, a {type(path).__name__}; give their file")
-    path = Path(path)
-    return _correlating(_weights_of(network, _read_arrays(path), str(path)), network)
+    return _loaded(Path(path), network)
+
+
+def _loaded(path: Path, network: Network, *, mapped: bool = False) -> Weights:
+    """Read a network's parameters as ``load_weights`` does, or map the file if it can be mapped."""
+    arrays = (mapped_arrays(path) if mapped else None) or read_arrays(path)
+    return _correlating(_weights_of(network, arrays, str(path)), network)
 
 
 def _correlating(weights: Weights, network: Network) -> Weights:
@@ -221,9 +231,20 @@ def _kinds(layer: Weighted) -> tuple[str, ...]:
 
 
 def weights_for(
-    network: Network, given: Weights | str | Path | None, random_seed: int | None
+    network: Network,
+    given: Weights | str | Path | None,
+    random_seed: int | None,
+    *,
+    mapped: bool = False,
 ) -> Weights:
     """Return random weights, the given weights, or those in the file that the network names.
+
+    Args:
+        network: the network.
+        given: the weights, or their file; None: the file that the network names.
+        random_seed: the seed of random weights; None: there is none.
+        mapped: whether a file is mapped if it can be, so that its weights take memory only while
+            they are used. It may not be overwritten meanwhile; to replace it does no harm.
 
     Raises:
         InvalidInput: there is none of the three, there are both of the first two, or the weights do
@@ -250,7 +271,7 @@ def weights_for(
             f"network {network.name} names no weights{about}; give {option('weights', 'FILE')} or, "
             f"to try the network out, weights=znni.random_weights(network, 0) (--random-weights 0)"
         )
-    return load_weights(path, network)
+    return _loaded(Path(path), network, mapped=mapped)
 
 
 def weights_again(source: str, network: Network) -> Weights:
@@ -260,58 +281,6 @@ def weights_again(source: str, network: Network) -> Weights:
     if drawn := re.fullmatch(RANDOM.format(seed="([0-9]+)"), source):
         return random_weights(network, int(drawn[1]))
     return load_weights(source, network)
-
-
-def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
-    if not path.is_file():
-        raise InvalidInput(
-            f"{path}: no such weights file, looked for at {path.absolute()}; check the path"
-        )
-    try:
-        match path.suffix:
-            case ".safetensors":
-                from safetensors.numpy import load_file
-
-                return dict(load_file(path))
-            case ".npz" if not is_zipfile(path):
-                raise ValueError("not a zip archive, which .npz files are")
-            case ".npz":
-                return _read_npz(path)
-            case ".h5" | ".hdf5":
-                return _read_hdf5(path)
-    except Exception as error:  # each format raises its own errors; all mean the same here
-        raise InvalidInput(
-            f"{path}: cannot be read as {path.suffix} weights: {error}; is the file whole? "
-            f"copy or export it again"
-        ) from error
-    raise InvalidInput(
-        f"{path}: unknown kind of weights file {path.suffix!r}; use .safetensors (from PyTorch: "
-        f"safetensors.torch.save_file(model.state_dict(), ...)), .npz or .h5"
-    )
-
-
-def _read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of an .npz file.
-
-    NumPy parses their headers with ``ast``. Threads of Python 3.11 that do so at the same time get
-    errors now and then (https://github.com/python/cpython/issues/106905).
-    """
-    with _one_npz, path.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def _read_hdf5(path: Path) -> dict[str, NDArray[np.generic]]:
-    import h5py
-
-    found: dict[str, NDArray[np.generic]] = {}
-
-    def keep(name: str | bytes, item: object) -> None:
-        if isinstance(item, h5py.Dataset):  # the name is bytes if it is not valid text
-            found[name if isinstance(name, str) else name.decode(errors="replace")] = item[()]
-
-    with h5py.File(path, "r") as file:
-        file.visititems(keep)
-    return found
 
 
 def conv_weights(layer: Weighted, weights: ConvWeights | None) -> ConvWeights:
@@ -361,9 +330,14 @@ def _checked_array(name: str, array: object, shape: tuple[int, ...]) -> Float32:
         raise InvalidInput(
             f"{name} is {array.dtype}; give it as float32 (float16 and float64 also work)"
         )
+    try:
+        check_length(array)
+    except ValueError as error:
+        raise InvalidInput(f"{name}: {error}; its file was overwritten; run again") from None
     with np.errstate(over="ignore"):  # an overflow becomes inf, which is reported below
         values = np.ascontiguousarray(array, dtype=np.float32)
     finite = np.isfinite(values)
+    give_back(array)
     if not finite.all():  # counting takes much longer
         bad = int(values.size - np.count_nonzero(finite))
         raise InvalidInput(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -13,12 +11,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import DTypeLike, NDArray
 
-from znni.core import system
-from znni.core.shapes import round_up
-from znni.machine.handling_times import MAPPED_TOGETHER
-
-# Tells the system that pages read so far need not stay in the process's memory. Not everywhere.
-FORGET = getattr(mmap, "MADV_DONTNEED", None)
+from znni.core.mapped_file import MappedFile
 
 # Bytes that a thread reads before it gives their pages back, or one plane if that is more. The
 # threads on other cores stop for a moment then.
@@ -66,20 +59,8 @@ class MappedArray:
         self.row = (*shape[:1], *ones) if fortran else (*ones, *shape[-1:])
         self.pieces = None if fortran else (*(1 for _ in shape[:-2]), *shape[-2:])
         self._end = offset + prod(shape) * self.dtype.itemsize
-        flags = os.O_RDONLY | system.AS_BYTES
-        descriptor = file if isinstance(file, int) else os.open(file, flags)
-        try:
-            self._check_length(os.fstat(descriptor).st_size)  # an empty file cannot be mapped
-            self._pages = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            if descriptor is not file:
-                os.close(descriptor)  # the mapping keeps one of its own
-        if not prod(shape):
-            self._whole: NDArray[Any] = np.empty(shape, self.dtype)
-            return
-        flat = np.frombuffer(self._pages, self.dtype, prod(shape), offset)
-        self._whole = flat.reshape(shape, order="F" if fortran else "C")
-        self._start = byte_bounds(self._whole)[0] - offset
+        self._file = MappedFile(file, self._end)
+        self._whole = self._file.array(self.dtype, offset, shape, fortran=fortran)
 
     def __getitem__(self, key: Any, /) -> NDArray[Any]:
         """Return a copy of the values at integers and slices.
@@ -88,7 +69,7 @@ class MappedArray:
             ValueError: the file is too short meanwhile.
         """
         # The system ends a process that reads mapped pages beyond the end of their file.
-        self._check_length(self._pages.size())
+        self._file.check_length(self._end)
         given = self._whole[key]
         if not given.ndim:
             return np.asarray(given)  # one value is no view
@@ -101,19 +82,5 @@ class MappedArray:
             depth = max(1, len(planes) * HELD // max(1, high - low))
             for first in range(0, len(planes), depth):
                 copies[first : first + depth] = planes[first : first + depth]
-                self._give_back(planes[first : first + depth])
+                self._file.give_back(planes[first : first + depth])
         return made
-
-    def _check_length(self, length: int) -> None:
-        missing = self._end - length
-        if missing > 0:
-            raise ValueError(f"its last {missing} bytes are missing")
-
-    def _give_back(self, values: NDArray[Any]) -> None:
-        """Give back the pages of some values, and those around them that were mapped with them."""
-        if FORGET is None or not values.size:
-            return
-        low, high = (place - self._start for place in byte_bounds(values))
-        first = low // MAPPED_TOGETHER * MAPPED_TOGETHER
-        length = min(round_up(high, MAPPED_TOGETHER), len(self._pages)) - first
-        self._pages.madvise(FORGET, first, length)

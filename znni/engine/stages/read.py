@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from mmap import PAGESIZE
 
+from znni.core.mapped_file import MAPPED_TOGETHER
 from znni.core.option_types import Codec, Form
 from znni.machine.handling_times import (
     BESIDE_LAYERS,
     COPIED_TRAFFIC,
-    MAPPED_TOGETHER,
     NONE_MEASURED,
     HandlingTimes,
 )
