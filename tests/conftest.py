@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
@@ -53,6 +54,7 @@ if hasattr(signal, "SIGHUP"):  # not on Windows
 folder()
 
 GPU_LOCK = Path(tempfile.gettempdir()) / "znni-tests-of-the-gpu"
+FIRST_CASES = 2  # of a test with slow cases, which are not slow
 NO_NOTES = mock.Mock(load=lambda _: None)
 
 
@@ -223,7 +225,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cases = Counter[str]()
+    for item in items:
+        if item.get_closest_marker("slow_cases") and not item.get_closest_marker("gpu"):
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] > FIRST_CASES:
+                item.add_marker("slow")
     share, shares = map(int, config.getoption("--share").split("/"))
     left = [
         item

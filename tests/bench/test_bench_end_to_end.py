@@ -164,6 +164,7 @@ def test_commands_take_turns_and_warm_caches_are_timed() -> None:
     assert len(table("phases", [one, two]).splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_the_least_that_commands_may_take_is_timed_beside_them(small_case: Path) -> None:
     first, *_, last = _commands([], "9,9,9", "1GiB", "cpu", demo=True, folder=small_case)
     assert first.about == {"command": "python"}

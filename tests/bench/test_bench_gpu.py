@@ -123,6 +123,7 @@ def test_runs_are_as_many_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) 
     assert rounds.rounds_on_gpu(lambda: None, Effort(2, 99)).by_round == (7, 8)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "primitive",
     on_device(catalogue(Machine(detect_machine(threads=1).host, (H200,))), "gpu").values(),

@@ -136,6 +136,7 @@ def test_pytorch_on_a_part_of_the_batch_is_scaled(monkeypatch: pytest.MonkeyPatc
     assert peer.seconds("torch_fp32_channels_last") == 4.0
 
 
+@pytest.mark.slow
 @needs_torch
 def test_pytorch_on_a_part_of_the_batch_says_so(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
@@ -167,6 +168,7 @@ def test_the_regret_of_a_choice_is_that_of_the_measurements(
     assert "regret" in table("choices", found)
 
 
+@pytest.mark.slow
 def test_of_small_images_a_task_takes_what_is_left_of_the_fastest_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -48,6 +48,7 @@ def stop_here(command: list[str], out: Path, _blocks: int, _after: float) -> boo
     return not out.exists()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("output", list(OUTPUTS))
 def test_killed_runs_are_compared_with_one_that_was_not(
     output: str, monkeypatch: pytest.MonkeyPatch

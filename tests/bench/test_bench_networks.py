@@ -170,6 +170,7 @@ def test_parts_are_scaled_to_all_items_and_planes() -> None:
     assert last.part(0.0) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_networks_rows_hold_all_contestants_and_what_was_published(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_several_inputs_gain_more_with_one_pooling_than_with_two(tmp_path: Path)
     assert operations > 0
 
 
+@pytest.mark.slow
 def test_throughput_of_sizes(tmp_path: Path) -> None:
     there = MACHINES / "h200-node.yaml"
     command = f"sizes --net {NETWORKS / 'n337.yaml'} --machine {there} --output 32 --size 128"

@@ -52,6 +52,7 @@ def measured(kind: str, machine: Machine) -> list[dict[str, Any]]:
     return with_efficiency([*layers, *networks])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", ["layer", "network", "scaling"])
 @needs_matplotlib
 def test_results_go_through_json_to_a_table_and_a_picture(

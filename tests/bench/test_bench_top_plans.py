@@ -57,6 +57,7 @@ def test_each_is_measured_and_compared_with_the_fastest(
     assert table("top-plans", rows).count("\n") == 4
 
 
+@pytest.mark.slow
 def test_the_calibrations_calls_tell_how_fast_the_machine_is_now(
     plans: dict[int, Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

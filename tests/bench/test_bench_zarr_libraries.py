@@ -31,6 +31,7 @@ def test_each_thing_is_done_by_all_libraries(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_its_command_saves_what_it_prints(tmp_path: Path) -> None:
     out = tmp_path / "zarr.json"
     command = ["zarr-libraries", "--size", "16", "--codec", "none", "--repeats", "1"]

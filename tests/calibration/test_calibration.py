@@ -22,6 +22,7 @@ from znni.primitives.catalogue import catalogue
 EVERY = catalogue(MACHINE)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", EVERY)
 def test_every_primitive_has_calls_within_the_limits(name: str) -> None:
     primitive, allowed = EVERY[name], 4 * ALLOWED

@@ -67,6 +67,7 @@ def both_here(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(workbench, "measure", pretend)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", ON_GPU)
 def test_calls_for_a_gpu_keep_it_busy_and_fit(name: str) -> None:
     primitive = ON_GPU[name]
@@ -79,6 +80,7 @@ def test_calls_for_a_gpu_keep_it_busy_and_fit(name: str) -> None:
     assert 4 * elements + beside <= H200.memory
 
 
+@pytest.mark.slow_cases
 @pytest.mark.usefixtures("few_are_drawn")
 @pytest.mark.parametrize("name", ON_GPU)
 def test_no_call_for_a_gpu_fits_little_memory(name: str) -> None:

@@ -92,6 +92,7 @@ def test_the_slower_half_of_what_may_be_cold_counts(
     assert rested == [0.0] * gives_back
 
 
+@pytest.mark.slow
 def test_all_is_measured(virtual: list[int]) -> None:
     found = measure_handling(2, Vec3(16, 16, 16))
     assert virtual == [2**23 + 2**22]  # what is warm was taken first

@@ -101,6 +101,7 @@ def test_a_turned_scan_has_turned_labels_before(tmp_path: Path) -> None:
     check(net, labels, scan(), SPACING, ct, blobs())
 
 
+@pytest.mark.slow
 def test_the_earlier_network_runs_in_the_case_s_folder(tmp_path: Path) -> None:
     low, net = network(spacing="4,2.5,2.5"), second_stage()
     weights = random_weights(low, 7)

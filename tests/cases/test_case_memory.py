@@ -86,6 +86,7 @@ def peak_of(step: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("dtype", ["int16", "float32", "float64"])
 @pytest.mark.parametrize("normalize", ["zscore, within: nonzero", "zscore", "percentiles"])
 @pytest.mark.parametrize("orientation", ["stored", "RAS"])
@@ -112,6 +113,7 @@ def test_preparing_takes_what_it_declares(
     assert resampling <= declared.resampling + SMALL
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("within", ["all", "nonzero"])
 @pytest.mark.parametrize("stored", ["uint8", "float32"])
 @pytest.mark.parametrize("slab", [2**29, 2**20])

@@ -131,6 +131,7 @@ def folder_of_cases(folder: Path, names: str = "abc") -> tuple[Network, list[Cas
     return net, cases_in(folder / "scans", folder / "out", net.case)
 
 
+@pytest.mark.slow
 def test_the_next_case_is_prepared_while_a_network_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def verified(folder: Path, net: Network, affine: Any = None, voxels: int = 24) -
     return found
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("normalize", INPUTS)
 def test_right_labels_agree(tmp_path: Path, normalize: str) -> None:
     found = verified(tmp_path, network(normalize))
@@ -63,6 +64,7 @@ def test_right_labels_agree(tmp_path: Path, normalize: str) -> None:
     assert "24 voxels in 6 places computed again in float64" in str(found)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("spacing", ["2.5,1.2,1", "2,1.5,1.5"])
 @pytest.mark.parametrize("zooms", [(1.0, 1.2, 2.5), (1.2, 1.2, 6.0), (5.0, 1.2, 1.2)])
 @pytest.mark.parametrize("orientation", ["stored", "RAS"])
@@ -76,6 +78,7 @@ def test_labels_of_turned_scans_and_of_slices_agree(
     assert verified(tmp_path, net, affine, 12).agrees
 
 
+@pytest.mark.slow
 def test_regions_and_mirrored_windows_agree(tmp_path: Path) -> None:
     net = network(window="{size: [6, 8, 8], like: nnunet, mirror: zx}")
     assert verified(tmp_path, net, voxels=8).agrees

@@ -118,6 +118,7 @@ def test_an_oriented_network_sees_scans_turned(tmp_path: Path, axes: tuple[int, 
     np.testing.assert_array_equal(np.asarray(found.dataobj).T, straight)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("step", ["reading", "resampling", "network", "writing"])
 def test_a_case_that_was_stopped_goes_on(tmp_path: Path, step: str) -> None:
     net, values = network(), scan()

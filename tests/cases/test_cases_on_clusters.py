@@ -228,6 +228,7 @@ def test_workers_that_do_not_see_the_case_s_folder(folder: Path, machines: HandS
     assert (folder / "shared.nii.gz.case" / "input.npy").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_predicts_a_case_on_a_cluster(folder: Path) -> None:
     line = "infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--dry-run", "--out", "seg.nii"
     Path("far.yaml").write_text(

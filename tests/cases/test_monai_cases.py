@@ -146,6 +146,7 @@ def test_labels_are_verified(name: str, tmp_path: Path) -> None:
     assert "all labels agree" in succeeds(*line, "--voxels", 8, "--seed", 1)
 
 
+@pytest.mark.slow
 def test_labels_that_need_statistics_of_the_resampled_scan_are_not_verified(tmp_path: Path) -> None:
     imported(tmp_path, **BUNDLES["stored"])
     file = turned(tmp_path / "ct.nii", scan())
@@ -170,6 +171,7 @@ def test_labels_are_those_of_monai(name: str, tmp_path: Path) -> None:
         assert differing(labels, wanted, values) <= 3
 
 
+@pytest.mark.slow
 def test_channels_are_normalized_by_themselves(tmp_path: Path) -> None:
     bundle = imported(
         tmp_path,
@@ -183,6 +185,7 @@ def test_channels_are_normalized_by_themselves(tmp_path: Path) -> None:
     assert differing(labels, *by_monai(bundle, files)) <= 3
 
 
+@pytest.mark.slow
 def test_the_largest_component_stays(tmp_path: Path) -> None:
     kept = {
         "_target_": "KeepLargestConnectedComponentd", "keys": "pred", "applied_labels": [1, 2],
@@ -198,6 +201,7 @@ def test_the_largest_component_stays(tmp_path: Path) -> None:
     assert (infer(tmp_path, file) != wanted).sum() <= 3
 
 
+@pytest.mark.slow
 def test_a_scan_smaller_than_windows_that_are_not_padded_by_zeros_is_an_error(
     tmp_path: Path,
 ) -> None:

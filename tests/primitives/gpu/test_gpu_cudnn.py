@@ -88,6 +88,7 @@ def test_strides_are_of_a_whole_array_in_its_layout(number: Format) -> None:
     assert strides(shape, number) == list(laid_out.transpose(np.argsort(order)).strides)
 
 
+@pytest.mark.slow_cases
 @needs_compiler
 @pytest.mark.parametrize(
     ("activation", "number"), list(zip(sorted(EXPRESSIONS), cycle(FORMATS), strict=False))

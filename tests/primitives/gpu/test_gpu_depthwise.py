@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[Conv | ConvTranspose, Shape5]] = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_the_reference(name: str, device: Device) -> None:
     layer, shape = LAYERS[name]
@@ -73,6 +74,7 @@ def test_blocks_cover_the_output(kernel: Vec3, stride: Vec3, size: Vec3) -> None
     assert (found.tiles - 1).within((out.size - 1) // (covered // found.tiles))
 
 
+@pytest.mark.slow_cases
 @needs_compiler
 @chips
 @pytest.mark.parametrize("layer", [conv(THREE), conv(SEVEN), conv(FIVE, TWO), transposed(FIVE)])

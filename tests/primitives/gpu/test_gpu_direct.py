@@ -121,6 +121,7 @@ def test_memory_is_input_output_and_weights(conv: Conv, window: Vec3) -> None:
     assert cost.flops >= 2 * products * conv.out_features
 
 
+@pytest.mark.slow_cases
 @needs_compiler
 @pytest.mark.parametrize(("conv", "window"), HOT[::3], ids=lambda v: getattr(v, "name", str(v)))
 def test_hot_kernels_keep_their_sums_in_registers(conv: Conv, window: Vec3) -> None:

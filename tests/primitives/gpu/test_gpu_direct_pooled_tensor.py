@@ -155,6 +155,7 @@ def test_older_gpus_multiply_no_tf32_and_rounded_numbers_are_in_its_class() -> N
     assert (class_of(EXACT), class_of(ROUNDED)) == ("float32", "tf32")
 
 
+@pytest.mark.slow_cases
 @needs_compiler
 @formats
 @kernels

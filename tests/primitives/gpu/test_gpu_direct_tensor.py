@@ -249,6 +249,7 @@ def test_an_image_is_brought_again_where_that_is_better(numbers: TensorFormat) -
             assert strip.blocks(out) == strip.block.passes * strip.tiles(out).volume
 
 
+@pytest.mark.slow
 @needs_compiler
 @formats
 def test_sums_of_blocks_that_keep_the_image_stay_in_registers(numbers: TensorFormat) -> None:

@@ -75,6 +75,7 @@ def test_layer_norm_compiles(maps: int, architecture: str) -> None:
     assert compile_offline(source, architecture, voxel_norm.options(norm))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("window", [Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(4, 4, 4), Vec3(1, 2, 2)])
 @pytest.mark.parametrize("fragments", [False, True], ids=["plain", "fragments"])
 def test_pooling_keeps_its_maxima_in_registers(window: Vec3, fragments: bool) -> None:
@@ -166,6 +167,7 @@ def assert_transforms_fit(tile: Vec3, numbers: TensorFormat, chip: Chip) -> None
     assert kernels["transform_kernels"].spills == 0
 
 
+@pytest.mark.slow_cases
 @formats
 @pytest.mark.parametrize("maps", [(1, 80), (80, 80), (80, 3), (200, 80)])
 def test_products_of_spectra_keep_their_sums_in_registers(
@@ -174,6 +176,7 @@ def test_products_of_spectra_keep_their_sums_in_registers(
     assert_products_fit(maps, numbers, HOPPER)
 
 
+@pytest.mark.slow_cases
 @formats
 @chips
 def test_products_fit_every_chip(numbers: TensorFormat, chip: Chip) -> None:

@@ -126,6 +126,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize("name", LAYERS)
 def test_other_layers(device: Device, numbers: TensorFormat, name: str) -> None:

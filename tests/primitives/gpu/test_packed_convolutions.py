@@ -41,6 +41,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize(("reads", "writes"), [(False, True), (True, True), (True, False)], ids=str)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -61,6 +62,7 @@ def test_convolution(
     np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(right).max())
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize("factor", [1e-15, 1e-4, 2e-2, 3e4, 1e15])
 def test_numbers_of_any_size_neither_overflow_nor_lose_digits(
@@ -187,6 +189,7 @@ def test_memory_of_transposed_convolutions_is_declared(numbers: TensorFormat) ->
     assert memory.working == x.voxels.nbytes + y.voxels.nbytes
 
 
+@pytest.mark.slow
 @needs_emulation
 def test_memory_is_declared() -> None:
     layer, shape = CONVOLUTIONS["groups"]

@@ -43,6 +43,7 @@ LAYERS: dict[str, tuple[Conv | ConvTranspose, Shape5]] = {
 }
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_the_reference(name: str, device: Device, numbers: TensorFormat) -> None:
@@ -72,6 +73,7 @@ def test_values_that_are_not_packed_on_both_sides_are_declined() -> None:
         assert primitive.out_shape(PackedLayer(layer, reads, writes), shape) is None
 
 
+@pytest.mark.slow_cases
 @needs_compiler
 @chips
 @in_both_formats

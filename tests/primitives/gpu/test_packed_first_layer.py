@@ -88,12 +88,14 @@ def is_the_reference(
     )
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize("name", CASES)
 def test_first_layers(device: Device, numbers: TensorFormat, name: str) -> None:
     is_the_reference(device, *CASES[name], numbers)
 
 
+@pytest.mark.slow_cases
 @needs_emulation
 @pytest.mark.parametrize("size", TILES, ids=str)
 def test_tiles_of_any_form(size: Vec3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ def packing(layer: Conv, parts: int = 1) -> PackedLayer:
     return PackedLayer(layer, reads=True, writes=False, parts=parts)
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize("name", CASES)
 def test_last_layers(device: Device, numbers: TensorFormat, name: str) -> None:

@@ -53,6 +53,7 @@ NORMED = {
 }
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize("mean", [0.0, 30.0])
 @pytest.mark.parametrize("name", NORMED)
@@ -123,6 +124,7 @@ LEFT = {
 }
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("name", LEFT)

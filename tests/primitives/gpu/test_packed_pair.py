@@ -43,6 +43,7 @@ def operation(
     return PackedLayer(layer, True, True, parts=parts, norm=norm)
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize(("norms", "adds"), [(False, True), (True, False), (True, True)], ids=str)
 @pytest.mark.parametrize("name", MAPS)
@@ -82,6 +83,7 @@ def test_maps_whose_weights_do_not_fit_are_declined() -> None:
     assert GpuPackedPair(H200).out_shape(wide, Shape5(1, 256, 8, 8, 8)) is None
 
 
+@pytest.mark.slow_cases
 @needs_compiler
 @in_both_formats
 @pytest.mark.parametrize("maps", [(32, 64, 32), (64, 128, 64), (128, 256, 128)], ids=str)

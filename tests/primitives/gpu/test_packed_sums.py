@@ -45,6 +45,7 @@ SUMS = {
 }
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("name", SUMS)
