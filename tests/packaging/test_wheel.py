@@ -12,7 +12,6 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -28,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("planner", "znni")
 DEMO = ("cells.h5", "cells-unet.yaml", "cells-unet.safetensors")
 DEMO_OUTPUT = ROOT / "demo-output" / "membranes.h5"
+SIZE = (176, 192, 192)  # of the volume of README's lines
 MOST_BYTES = 25 * 2**20  # of the wheel
 
 pytestmark = pytest.mark.skipif(
@@ -169,14 +169,13 @@ def test_the_lines_of_the_readme_run_in_an_empty_folder(commands: Path, tmp_path
     (block,) = re.findall(r"```bash\n(znni example .*?)```", text, re.DOTALL)
     lines = [shlex.split(line, comments=True) for line in block.splitlines()]
     assert lines[1] == ["znni", "infer", "volume.h5", "--net", "n537.yaml"]
-    with ThreadPoolExecutor(1) as pool:  # half of the time, one processor makes it
-        cells = pool.submit(synthetic_cells, SEED, (192, 256, 256))
-        for program, *arguments in lines:
-            run(commands / program, *arguments, folder=tmp_path)
-        truth = cells.result()
+    lines[0] += ["--size", ",".join(map(str, SIZE))]  # that of the demo takes a minute more
+    for program, *arguments in lines:
+        run(commands / program, *arguments, folder=tmp_path)
+    truth = synthetic_cells(SEED, SIZE)
     membrane, cytoplasm, organelle = main_of(tmp_path / "volume-n537.h5")
     inner = (slice(81, -81),) * 3
-    assert score(membrane[::2, ::2, ::2], truth.boundary[inner][::2, ::2, ::2]).roc_auc > 0.9
-    assert score(organelle[::2, ::2, ::2], truth.organelle[inner][::2, ::2, ::2]).roc_auc > 0.9
+    assert score(membrane, truth.boundary[inner]).roc_auc > 0.9
+    assert score(organelle, truth.organelle[inner]).roc_auc > 0.9
     assert cytoplasm.std() > 0.1
-    assert (tmp_path / "volume-n537.h5.html").stat().st_size > 100_000
+    assert (tmp_path / "volume-n537.h5.html").stat().st_size > 50_000  # most of it pictures
