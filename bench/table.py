@@ -515,6 +515,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "s": "{seconds:.1f}",
         "first s": "{first_seconds:.1f}",
         "peak GiB": "{peak_gib:.2f}",
+        "first peak GiB": "{first_peak_gib:.2f}",
         "labels apart": "{labels_apart:.2e}",
     },
     "zarr-libraries": {

@@ -146,7 +146,9 @@ def _whole_scans(records: Records, names: Sequence[str]) -> str:
     for name in names:
         ours, *peers = records[name].rows
         line = {"networks": str(ours["networks"]), "classes": str(ours["classes"])}
-        line["znni"], line["znni, first run"] = _scan(ours), f"{ours['first_seconds']:.0f} s"
+        line["znni"] = _scan(ours)
+        first = f", {ours['first_peak_gib']:.1f} GiB" if "first_peak_gib" in ours else ""
+        line["znni, first run"] = f"{ours['first_seconds']:.0f} s{first}"
         for peer in peers:
             line[str(peer["name"])] = f"{_scan(peer)} ({peer['seconds'] / ours['seconds']:.1f}x)"
         lines.append(line)
@@ -194,6 +196,27 @@ def _beside_compiled(rows: Sequence[Row]) -> Iterator[tuple[str, Row]]:
         for head, name in COMPILED.items():
             line[head] = _window(peers[name]) if name in peers else ""
         yield network, line
+
+
+def gpu_mednext(records: Records) -> str:
+    """Return MedNeXt on one window of a GPU beside compiled PyTorch, with their errors."""
+    lines, names = [], []
+    for kernel in (3, 5):
+        names.append(f"gpu-mednext-s-k{kernel}-h200.json")
+        rows = records[names[-1]].rows
+        ours = _by_class(rows)
+        line = {"network": f"MedNeXt S, kernels {kernel}³"}
+        for ours_in, said in (("tf32", ("fp16", "bf16")), ("float32", ("tf32",))):
+            own = ours[ours_in]
+            line[f"class {ours_in}"] = f"{own['seconds'] * 1e3:.1f} ms, error {own['error']:.0e}"
+            for numbers in said:
+                (peer,) = (row for row in rows if f" {numbers} " in str(row["name"]))
+                line[f"PyTorch {numbers}"] = (
+                    f"{peer['seconds'] * 1e3:.1f} ms ({_times(peer['seconds'] / own['seconds'])}), "
+                    f"error {peer['error']:.0e}"
+                )
+        lines.append(line)
+    return _captioned(records, names, lines)
 
 
 def gpu_unet_windows(records: Records) -> str:
@@ -601,6 +624,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "gpu-networks": gpu_networks,
     "gpu-unets": gpu_unets,
     "gpu-unets-h100": gpu_unets_on_h100,
+    "gpu-mednext": gpu_mednext,
     "gpu-unet-windows": gpu_unet_windows,
     "gpu-unets-elsewhere": gpu_unets_elsewhere,
     "gpu-windows": gpu_windows,

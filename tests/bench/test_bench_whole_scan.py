@@ -23,7 +23,7 @@ def test_znni_runs_alone_over_networks_that_the_command_makes(
 
     def timed(command: list[str], _environment: object) -> tuple[float, int]:
         commands.append(command)
-        return 3.0 - len(commands), 2**30
+        return 3.0 - len(commands), 2**30 * (5 - len(commands))
 
     monkeypatch.setattr("bench.session.measure_ceilings", lambda _threads: CEILINGS)
     monkeypatch.setattr(whole_scan, "timed_command", timed)
@@ -36,6 +36,7 @@ def test_znni_runs_alone_over_networks_that_the_command_makes(
     assert found.exit_code == 0, found.output
     (row,) = load(out, "whole-scan").rows
     assert (row["networks"], row["first_seconds"], row["seconds"]) == (2, 2.0, 1.0)
+    assert (row["first_peak_gib"], row["peak_gib"]) == (4.0, 3.0)
     networks = networks_at(tmp_path / "set.yaml")
     assert networks.numbers == (((0, 0), (1, 1), (2, 2)), ((0, 0), (1, 3), (2, 4)))
     assert all(each.case and networks.weights() for each in networks.networks)
