@@ -55,6 +55,13 @@ def nnunet(
     )  # fmt: skip
 
 
+def primus(size: str, side: int) -> Any:
+    """Return nnU-Net's transformer of a size, such as ``S``, for a window of so many voxels."""
+    from dynamic_network_architectures.architectures import primus as networks
+
+    return getattr(networks, f"Primus{size}")(1, 2, (8, 8, 8), (side,) * 3)
+
+
 def seeded(make: Callable[[], Any]) -> Any:
     """Return a module in evaluation mode, with weights and norms that are like trained ones.
 

@@ -77,7 +77,7 @@ Kind: TypeAlias = Literal[
 
 LIBRARIES = (
     "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai", "nnunetv2",
-    "pytorch3dunet", "dynamic-network-architectures", "openvino", "onnxruntime",
+    "pytorch3dunet", "dynamic-network-architectures", "timm", "openvino", "onnxruntime",
     "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "h5py", "zarr", "numcodecs",
     "tensorstore", "distributed",
 )  # fmt: skip

@@ -337,7 +337,6 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         **as_is("result"),
         "compared with": "{runtime}",
         "error": "{error:.1e}",
-        "s": "{seconds:.1f}",
     },
     "predictors": {
         **as_is("name", "overlap", "mirror", "classes", "cases"),
@@ -569,6 +568,17 @@ FURTHER_COLUMNS: dict[Kind | Literal["choices"], tuple[dict[str, Forms], ...]] =
             "after the first, voxels/s": "{later_voxels_per_s:,.0f}",
             "of a GPU then": "{later_efficiency:.0%}",
             "busy then": "{busy_in_words}",
+        },
+    ),
+    "import-families": (
+        {
+            **as_is("name"),
+            "given as": "{source}",
+            "computed by": "{computed_by}",
+            "window": "{size}",
+            **as_is("volume"),
+            "one window from float64": "{window_error:.1e}",
+            "volume from MONAI in float64": "{volume_error:.1e}",
         },
     ),
 }

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from import_cases import numbers, onnx_or_skip, relative, torch_or_skip
 from window_networks import NET, blended, network, volume
 
+import znni
+from bench.library_networks import export
 from znni.core.errors import InvalidInput
 from znni.core.option_types import Border
 from znni.core.shapes import Box, Vec3
@@ -27,7 +30,8 @@ from znni.inference.planning import search
 from znni.inference.verify import verify
 from znni.network.geometry import input_box, over, with_window
 from znni.network.input_scaling import InputScaling
-from znni.network.network_file import network_from_text
+from znni.network.network_as_text import network_text
+from znni.network.network_file import load_network, network_from_text
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.volumes.locate import open_volume
@@ -253,6 +257,26 @@ def test_windows_are_those_of_monai(overlap: float, mode: Any) -> None:
     with torch.no_grad():
         wanted = theirs(images.double(), model.double())
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [".pt2", ".onnx"])
+def test_imported_response_norm_gives_the_mean_of_pytorch_s_windows(
+    ending: str, tmp_path: Path
+) -> None:
+    torch_or_skip()
+    if ending == ".onnx":
+        onnx_or_skip()
+    import norm_networks
+
+    module, window = norm_networks.varied(norm_networks.mednext()), Window(Vec3(8, 12, 10))
+    export(module, window.size, tmp_path / f"net{ending}")
+    out = tmp_path / "made.yaml"
+    znni.import_network(tmp_path / f"net{ending}", out)
+    net, x = with_window(load_network(out), window), numbers(1, 13, 20, 17)
+    assert "response_norm" in network_text(net)
+    found = Inferer(net, **OPTIONS)(x)
+    assert relative(found, norm_networks.blended(module, x, window)) < 1e-5
 
 
 def test_windows_of_unequal_extents_over_a_cube_are_planned() -> None:

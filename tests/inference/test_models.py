@@ -42,7 +42,8 @@ from znni.volumes.locate import open_volume
 
 torch = torch_or_skip()
 nn = torch.nn
-from norm_over_maps import NormOverMaps  # noqa: E402 - it needs PyTorch
+from norm_networks import blended  # noqa: E402 - they need PyTorch
+from norm_over_maps import NormOverMaps  # noqa: E402
 
 WINDOW = Vec3(8, 8, 12)
 SIZE = Vec3(13, 15, 21)
@@ -114,21 +115,6 @@ def normed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
 
 def volume() -> Any:
     return np.random.default_rng(0).standard_normal((2, *SIZE), np.float32)
-
-
-def blended(module: Any, x: Any, window: Window) -> Any:
-    """Return the mean of all windows at each voxel, by PyTorch in float64."""
-    over, counts = window.over(SIZE), window.importance().astype(np.float64)
-    with torch.no_grad():
-        double = module.double()
-        sums, total = np.zeros((3, *SIZE)), np.zeros(SIZE)
-        for start in over.touching(Box(Vec3(0, 0, 0), SIZE)):
-            box = Box(start, start + window.size).slices
-            seen = torch.from_numpy(x[:, *box].astype(np.float64))[None]
-            sums[:, *box] += double(seen)[0].numpy() * counts
-            total[box] += counts
-        module.float()
-    return sums / total
 
 
 def test_a_model_in_windows_gives_its_library_s_numbers(

@@ -1,11 +1,19 @@
-"""Networks of PyTorch with layer norm over maps and global response normalization."""
+"""Networks of PyTorch with layer norm over maps and global response normalization.
+
+And the mean of the windows of any network of PyTorch, in float64.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+
+from znni.core.shapes import Box, Vec3
+from znni.network.window import Window
+from znni.primitives.reference import Float64
 
 MAPS = 4
 
@@ -83,3 +91,20 @@ def varied(module: Any) -> Any:
         if parameter.ndim == 1 or name.endswith(("gamma", "beta")):
             nn.init.uniform_(parameter, 0.5, 1.5)
     return module.eval()
+
+
+def blended(module: Any, x: Any, window: Window) -> Float64:
+    """Return the mean of all windows at each voxel of a volume (f, z, y, x)."""
+    size = Vec3(*x.shape[1:])
+    starts = window.over(size).touching(Box(Vec3(0, 0, 0), size))
+    boxes = [Box(start, start + window.size).slices for start in starts]
+    double, given = module.double(), torch.from_numpy(x).double()[None]
+    with torch.no_grad():
+        made = [double(given[:, :, *box])[0].numpy() for box in boxes]
+    module.float()
+    sums, total = np.zeros((len(made[0]), *size)), np.zeros(size)
+    counts = window.importance().astype(np.float64)
+    for box, output in zip(boxes, made, strict=True):
+        sums[:, *box] += output * counts
+        total[box] += counts
+    return sums / total
