@@ -206,14 +206,13 @@ def _rows(name: str, endings: list[str]) -> Iterator[Row]:
     if not able:
         return
     progress(f"{name}: PyTorch")
-    with TemporaryDirectory() as folder, Child(Original, family, folder) as child:
-        for ending in able:
-            progress(f"{name}: as {ending}")
-            try:
+    try:
+        with TemporaryDirectory() as folder, Child(Original, family, folder) as child:
+            for ending in able:
+                progress(f"{name}: as {ending}")
                 yield about | {"source": ending} | child.call("imported_as", ending)
-            except ChildFailed as error:
-                yield about | {"source": ending, "result": "failed", "skipped": str(error)}
-                return
+    except ChildFailed as error:
+        yield about | {"result": "failed", "skipped": str(error)}
 
 
 class Original:
