@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from import_cases import numbers, onnx_or_skip, relative, torch_or_skip
@@ -30,6 +31,7 @@ from znni.inference.planning import search
 from znni.inference.verify import verify
 from znni.network.geometry import input_box, over, with_window
 from znni.network.input_scaling import InputScaling
+from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.network_file import load_network, network_from_text
 from znni.network.weights import random_weights
@@ -40,24 +42,30 @@ OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
-@given(st.data())
-def test_blocks_give_the_sums_over_all_windows(data: st.DataObject) -> None:
+@settings(max_examples=60)
+@given(
+    st.one_of(
+        st.just(network_from_text(NET, "norms.yaml")),
+        graphs(depth=1, most_maps=4, strides=(1, 2), whole=True),
+    ),
+    st.data(),
+)
+def test_blocks_give_the_sums_over_all_windows(given_net: Network, data: st.DataObject) -> None:
     draw = data.draw
-    even = st.integers(1, 4).map(lambda half: 2 * half)
+    halves = st.integers(1, 4).map(lambda half: 2 * half)
     window = Window(
-        Vec3(draw(even), draw(even), draw(even)),
+        Vec3(draw(halves), draw(halves), draw(halves)),
         draw(st.sampled_from([0.0, 0.3, 0.5])),
         draw(st.sampled_from(["gaussian", "constant"])),
         draw(st.sampled_from(["", "", "x", "zy"])),
         draw(st.sampled_from(["monai", "nnunet"])),
     )
-    net = network(window)
+    net = with_window(given_net, window)
     # At most 5 windows along an axis: the reference computes each by itself.
     size = Vec3(*(draw(st.integers(1, min(14, 3 * extent))) for extent in window.size))
     border = draw(st.sampled_from(["valid", "same"]))
     pad = draw(st.sampled_from(["reflect", "edge"])) if border == "same" else None
-    x = volume(size)
+    x = volume(size, maps=net.in_features)
     expected = blended(net, x, border, pad)
     roi = None
     if draw(st.booleans()):

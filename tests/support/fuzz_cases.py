@@ -11,6 +11,8 @@ from command_line import write_case, znni
 from graphs import EVERY_KIND
 from numpy.typing import NDArray
 
+from bench.library_networks import export
+from znni.core.shapes import Vec3
 from znni.inference import api
 from znni.plans.plan import Plan
 
@@ -117,6 +119,17 @@ def program_graph_case() -> None:
     free = dict.fromkeys((2, 3, 4), torch.export.Dim.AUTO)
     inputs = (torch.zeros(1, 1, 4, 6, 8),)
     torch.export.save(torch.export.export(unet(), inputs, dynamic_shapes=(free,)), "net.pt2")
+
+
+def norms_case(file: str) -> None:
+    """Write a file with depthwise layers, both kinds of norms, GELU and layer scale."""
+    from norm_networks import MAPS, convnext, varied
+    from torch import nn
+
+    halves = nn.Conv3d(MAPS, MAPS, 3, stride=2, padding=1, groups=MAPS)
+    doubles = nn.ConvTranspose3d(MAPS, MAPS, 2, stride=2, groups=MAPS)
+    module = varied(nn.Sequential(convnext(response=True), halves, doubles))
+    export(module, Vec3(4, 6, 8), Path(file))
 
 
 def output_case() -> None:

@@ -20,6 +20,7 @@ from fuzz_cases import (
     graph_case,
     machine_case,
     nifti_case,
+    norms_case,
     numpy_case,
     onnx_case,
     onnx_graph_case,
@@ -220,6 +221,17 @@ KINDS: dict[str, Kind] = {
     ),
     "exported graph (PyTorch)": importing(
         "net.pt2", program_graph_case, fuzz_mutations.of_archive, 300, "torch"
+    ),
+    "graph with norms (ONNX)": importing(
+        "net.onnx",
+        lambda: norms_case("net.onnx"),
+        fuzz_mutations.of_protocol_buffer,
+        300,
+        "onnx",
+        "torch",
+    ),
+    "exported graph with norms (PyTorch)": importing(
+        "net.pt2", lambda: norms_case("net.pt2"), fuzz_mutations.of_archive, 300, "torch"
     ),
     "output (OME-Zarr)": Kind(
         zarr_output_case,

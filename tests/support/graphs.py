@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 from hypothesis import assume
 from hypothesis import strategies as st
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.network.geometry import context
+from znni.network.geometry import context, with_window
 from znni.network.input_scaling import InputScaling
 from znni.network.layers import (
     LEAKY_SLOPE,
@@ -19,8 +19,10 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
+    GlobalPool,
     Layer,
     Multiply,
+    Normalize,
     Padding,
     PadLayer,
     Pool,
@@ -29,6 +31,7 @@ from znni.network.layers import (
 )
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
+from znni.network.window import Window
 
 # A network file with every kind of layer.
 EVERY_KIND = """\
@@ -64,11 +67,20 @@ ONE = Vec3(1, 1, 1)
 
 
 class Graph:
-    """A network that is being made: its nodes, and the maps of each value."""
+    """A network that is being made: its nodes, and the maps of each value.
 
-    def __init__(self, draw: st.DrawFn, maps: int, most_maps: int) -> None:
+    Args:
+        draw: given by hypothesis.
+        maps: the maps of the input.
+        most_maps: the most maps of a convolution.
+        whole: whether layers may depend on a whole window. Then all layers keep the lattice of
+            voxels, as windows ask for.
+    """
+
+    def __init__(self, draw: st.DrawFn, maps: int, most_maps: int, *, whole: bool = False) -> None:
         self.draw = draw
         self.most_maps = most_maps
+        self.whole = whole
         self.nodes: list[Node] = []
         self.maps = {INPUT: maps}
 
@@ -136,6 +148,7 @@ class Graph:
         kernel, dilation = self.extents(1, 4), self.extents(1, 2)
         total = (kernel - 1) * dilation
         before = total // 2
+        kept = kept or self.whole
         if not kept:
             before = Vec3(*(self.count(0, extent) for extent in before))
         padding = Padding(before, total - before if kept else before)
@@ -159,6 +172,7 @@ class Graph:
             earlier: values of this level, which may be read once more.
         """
         kinds = ["conv", "conv", "affine", "norm", "pool", "pad", "residual", "again", "wide"]
+        kinds += ["whole norm", "excite"] if self.whole else []
         match self.draw(st.sampled_from(kinds)):
             case "again":
                 other = self.draw(st.sampled_from(earlier))
@@ -178,6 +192,19 @@ class Graph:
                 activation, maps = self.activation(), self.maps[x]
                 groups, slope = self.groups(maps, maps), self.slope(activation)
                 return self.add(VoxelNorm(self.name, maps, groups, 0.1, activation, slope), x)
+            case "whole norm":
+                activation, maps = self.activation(), self.maps[x]
+                groups, slope = self.groups(maps, maps), self.slope(activation)
+                by: Any = self.draw(st.sampled_from(["deviation", "response"]))
+                return self.add(Normalize(self.name, maps, groups, 0.1, activation, slope, by), x)
+            case "excite":
+                reduce: Any = self.draw(st.sampled_from(["average", "max"]))
+                pooled = self.add(GlobalPool(self.name, reduce), x)
+                maps = self.maps[x]
+                factors = self.add(Conv(self.name, maps, maps, ONE, self.activation()), pooled)
+                return self.add(
+                    Multiply(self.name, self.activation(joins=True), spreads=True), x, factors
+                )
             case "pool":
                 return self.pooling(x, ONE)
             case "pad":
@@ -191,9 +218,11 @@ class Graph:
         window, padding = stride, Padding()
         if self.draw(st.booleans()):
             window = stride + self.extents(0, 1)
-            before = Vec3(*(self.count(0, extent - 1) for extent in window))
-            spare = window - 1 - before
-            padding = Padding(before, Vec3(*(self.count(0, extent) for extent in spare)))
+            most = window - (stride if self.whole else ONE)
+            before = Vec3(*(self.count(0, extent) for extent in most))
+            spare = most - before
+            after = spare if self.whole else Vec3(*(self.count(0, extent) for extent in spare))
+            padding = Padding(before, after)
         kind = self.draw(st.sampled_from(["max", "average"]))
         return self.add(Pool(self.name, window, kind, stride, padding), x)
 
@@ -219,7 +248,8 @@ class Graph:
             extent = self.count(1, step + 2)
             least = max(0, -(-(extent - step) // 2))  # the output is no longer than the lattice
             start = self.count(least, max(least, (extent - 1) // 2))
-            added = self.count(0, min(step - 1, 2 * start - extent + step))
+            most = min(step - 1, 2 * start - extent + step)
+            added = most if self.whole else self.count(0, most)
             kernel.append(extent)
             before.append(start)
             after.append(start - added)
@@ -268,7 +298,12 @@ class Graph:
 
 @st.composite
 def graphs(
-    draw: st.DrawFn, depth: int = 2, most_maps: int = 20, strides: tuple[int, ...] = (1, 2, 3)
+    draw: st.DrawFn,
+    depth: int = 2,
+    most_maps: int = 20,
+    strides: tuple[int, ...] = (1, 2, 3),
+    *,
+    whole: bool = False,
 ) -> Network:
     """Tiled networks of up to some levels of resolution.
 
@@ -277,8 +312,9 @@ def graphs(
         depth: the most ways down, and up again.
         most_maps: the most maps of a convolution.
         strides: the strides of a way down along an axis.
+        whole: whether a layer depends on a whole window.
     """
-    graph = Graph(draw, draw(st.integers(1, 3)), most_maps)
+    graph = Graph(draw, draw(st.integers(1, 3)), most_maps, whole=whole)
     x = graph.level(INPUT, draw(st.integers(0, depth)), strides)
     if draw(st.booleans()):
         graph.convolution(x, kept=True)
@@ -286,8 +322,11 @@ def graphs(
     nodes = tuple(graph.nodes)
     try:
         network = Network("random", graph.maps[INPUT], nodes, nodes[-1].name, InputScaling())
-        assume(network.is_tiled)
-        context(network)
+        assume(network.is_tiled and bool(network.window_layer) == whole)
+        if whole:
+            with_window(network, Window(network.alignment * 2))
+        else:
+            context(network)
     except InvalidInput:  # poolings of different branches may suit no extents
         assume(False)
     return network

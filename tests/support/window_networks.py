@@ -63,8 +63,8 @@ def network(window: Window) -> Network:
     return with_window(network_from_text(NET, "norms.yaml"), window)
 
 
-def volume(size: Vec3, seed: int = 0) -> Float32:
-    return np.random.default_rng(seed).standard_normal((2, *size), np.float32)
+def volume(size: Vec3, seed: int = 0, maps: int = 2) -> Float32:
+    return np.random.default_rng(seed).standard_normal((maps, *size), np.float32)
 
 
 def blended(net: Network, x: Float32, border: Border = "valid", pad: Pad | None = None) -> Float64:
