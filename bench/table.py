@@ -575,7 +575,7 @@ FURTHER_COLUMNS: dict[Kind | Literal["choices"], tuple[dict[str, Forms], ...]] =
             **as_is("name"),
             "given as": "{source}",
             "computed by": "{computed_by}",
-            "window": "{size}",
+            "for an input of": "{size}",
             **as_is("volume"),
             "one window from float64": "{window_error:.1e}",
             "volume from MONAI in float64": "{volume_error:.1e}",
