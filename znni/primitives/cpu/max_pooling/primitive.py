@@ -27,7 +27,7 @@ class Pooling(ABC):
     device: Device
     name: str
     accuracy: float = 0.0
-    version = 1
+    version = 2
 
     @abstractmethod
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
