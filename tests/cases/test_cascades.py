@@ -14,14 +14,17 @@ from case_scans import nibabel, scan, write
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from znni.calibration.overhead_figures import PROCESS_BYTES
 from znni.cases import input_slabs
-from znni.cases.case import predict
+from znni.cases.case import BEFORE, predict
 from znni.cases.case_folder import Case
 from znni.cases.forecast import forecast
 from znni.cases.previous_stage import PreviousNetwork
 from znni.core.errors import InvalidInput
 from znni.inference.session import Session
+from znni.machine.arrays import peak_memory
 from znni.network.network import Network
+from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 
 SPACING = (2.5, 1.2, 1.0)
@@ -111,9 +114,8 @@ def test_the_earlier_network_runs_in_the_case_s_folder(tmp_path: Path) -> None:
     case = Case((file,), tmp_path / "labels.nii", PreviousNetwork(low, weights))
     found = forecast(case, net, OPTIONS)
     alone = forecast(replace(case, previous=None), low, OPTIONS)
-    weights_of_others = 4 * max(low.parameters, net.parameters)
-    assert found.memory["previous stage"] == weights_of_others + max(alone.memory.values())
-    assert found.memory["network"] == weights_of_others + found.plans[0].memory.total
+    assert found.memory["previous stage"] == 4 * net.parameters + max(alone.memory.values())
+    assert found.memory["network"] == 4 * low.parameters + found.plans[0].memory.total
     assert found.seconds["previous stage"] == sum(alone.seconds.values())
     steps: list[str] = []
 
@@ -133,6 +135,57 @@ def test_the_earlier_network_runs_in_the_case_s_folder(tmp_path: Path) -> None:
     assert "resampling" not in steps  # of either stage
     assert [*report.seconds] == ["low", "reading", "resampling", "network", "writing"]
     np.testing.assert_array_equal(np.asarray(nibabel.load(case.out).dataobj).T, expected)
+
+
+MAPS, RAM = 64, 720 * 2**20
+FIRST = f"""\
+name: low
+in_features: 1
+input: {{normalize: [{{mean: 20, std: 50}}]}}
+labels: {{background: 0, {", ".join(f"label{number}: {number}" for number in range(1, MAPS))}}}
+spacing: 2.5,1.2,1
+window: {{size: [32, 32, 32], like: nnunet}}
+case: {{channels: [CT]}}
+layers: [conv: {{features: {MAPS}, kernel: 1}}, instance_norm: {{}}]
+"""
+SECOND = f"""\
+name: second
+in_features: 3
+input: {{normalize: {NORMALIZE}}}
+labels: {{background: 0, organ: 1, vessel: 2}}
+spacing: 2.5,1.2,1
+window: {{size: [4, 4, 4], like: nnunet}}
+case: {STAGE}
+layers:
+  - conv: {{features: 800, kernel: 1}}
+  - conv: {{features: 800, kernel: 3, padding: same}}
+  - conv: {{features: 3, kernel: 1}}
+"""
+
+
+@pytest.mark.slow
+def test_the_earlier_network_leaves_memory_for_the_weights_of_the_later_one(tmp_path: Path) -> None:
+    """These lie in no file that could be mapped."""
+    first, second = (network_from_text(text, "net.yaml") for text in (FIRST, SECOND))
+    values = np.random.default_rng(0).integers(-100, 200, (64, 120, 120)).astype(np.int16)
+    file, weights = write(tmp_path / "scan.nii", values), random_weights(second, 7)
+    options = replace(OPTIONS, limits=replace(OPTIONS.limits, ram=RAM))
+
+    def taken(number: int) -> int:
+        """Return the bytes that the earlier network takes beside the process and other weights."""
+        previous = PreviousNetwork(first, random_weights(first, number))
+        case = Case((file,), tmp_path / f"{number}.nii", previous)
+
+        def stopped(name: str, _done: int, _total: int) -> None:
+            if name == "resampling" and (case.folder / BEFORE).exists():
+                raise KeyboardInterrupt
+
+        with peak_memory() as peak, pytest.raises(KeyboardInterrupt):
+            predict(case, second, weights, Session(), options, stopped)
+        return peak.added
+
+    taken(0)  # its code is compiled
+    assert taken(1) + weights.nbytes <= RAM - PROCESS_BYTES
 
 
 def test_what_is_wrong_with_labels_before_is_named(tmp_path: Path) -> None:

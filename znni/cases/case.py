@@ -23,7 +23,14 @@ from znni.cases.joined_labels import (
 )
 from znni.cases.memory import CaseMemory, KnownMemory, room_of_files
 from znni.cases.network_runs import NetworkInput, NetworkRuns, numbered
-from znni.cases.networks import NetworkSet, alone, beside_weights
+from znni.cases.networks import (
+    NetworkSet,
+    alone,
+    beside_weights,
+    bytes_kept,
+    leaving,
+    noting_weights,
+)
 from znni.cases.on_cluster import CaseCluster
 from znni.cases.preparation import preparation_for, unit_of
 from znni.cases.previous_stage import INPUT, PreviousNetwork, network_input, open_labels
@@ -278,7 +285,10 @@ class CaseRun:
             return files[-1]
         made = case.folder / BEFORE
         if not made.exists():
-            earlier = Case(tuple(files), made, found.previous)
-            given = self._session, self._given_options, self._progress
-            predict(earlier, found.network, found.weights, *given, cluster=self._cluster)
+            earlier, options = Case(tuple(files), made, found.previous), self._given_options
+            kept = sum(map(bytes_kept, self._networks.networks))
+            limits = leaving(options.limits, kept)
+            given = self._session, replace(options, limits=limits), self._progress
+            with noting_weights(kept):
+                predict(earlier, found.network, found.weights, *given, cluster=self._cluster)
         return made

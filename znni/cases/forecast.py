@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from znni.cases.case import BEFORE
 from znni.cases.case_folder import Case, check_output
 from znni.cases.memory import CaseMemory, room_for, search_for
-from znni.cases.networks import NetworkSet, alone, beside_weights, counting, noting_weights
+from znni.cases.networks import (
+    NetworkSet,
+    alone,
+    beside_weights,
+    bytes_kept,
+    counting,
+    leaving,
+    noting_weights,
+)
 from znni.cases.on_cluster import CaseCluster, cluster_for, without_devices
 from znni.cases.preparation import (
     Preparation,
@@ -138,12 +146,12 @@ def forecast(
         seconds["writing"] += values * DEFLATED
     if isinstance(stage := case.previous, PreviousNetwork):
         before = Case(case.files, case.folder / BEFORE, stage.previous)
-        whole = without_devices(given) if machines else given
-        ram = beside_weights(whole.limits, asked, case.earlier)[0].ram
+        kept = sum(map(bytes_kept, asked.networks))
+        ram = leaving((without_devices(given) if machines else given).limits, kept).ram
         rest = replace(given, limits=replace(given.limits, ram=ram))
-        with counting(others):
+        with noting_weights(kept):
             found = forecast(before, stage.network, rest, cluster=cluster)
-        memory[PREVIOUS] = others + max(found.memory.values())
+        memory[PREVIOUS] = kept + max(found.memory.values())
         seconds[PREVIOUS] = sum(found.seconds.values())
     return CaseForecast(
         scan.volume.size,

@@ -167,11 +167,16 @@ def beside_weights(
     While a network is computed, the weights of the others stay in memory, unless their files are
     mapped. Without a limit, plans take what the machine has left beside them.
     """
-    sizes = list(map(bytes_kept, (*networks.networks, *earlier)))
-    others = sum(sizes) - min(sizes)
-    if not others or limits.ram is None:
-        return limits, others
-    return replace(limits, ram=max(1, machine_here(limits).host.memory - others)), others
+    sizes = list(map(bytes_kept, networks.networks))
+    others = sum(sizes) - min(sizes) + sum(map(bytes_kept, earlier))
+    return leaving(limits, others), others
+
+
+def leaving(limits: Choices, nbytes: int) -> Choices:
+    """Return limits that leave so many bytes of the host to other work, if they have any."""
+    if not nbytes or limits.ram is None:
+        return limits
+    return replace(limits, ram=max(1, machine_here(limits).host.memory - nbytes))
 
 
 def bytes_kept(network: Network) -> int:
