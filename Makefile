@@ -18,6 +18,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # The share of the slow tests that make test runs: 1/4 is the second of four.
 SHARE ?= 0/1
+# A file to which make quick and make test add the tests that pass. Tests in it are left out.
+PASSED ?=
 # The system whose missing parts make quick takes away: macos or windows.
 AS_IF ?=
 
@@ -48,7 +50,7 @@ SERIAL := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 APART := ZNNI_OME_ZARR_PYTHON=$(CURDIR)/.venv/ome-zarr/bin/python \
     ZNNI_DASK_KUBERNETES=$(CURDIR)/.venv/dask-kubernetes
 # Many tests wait for processes that they start: three workers keep two cores busy.
-WORKERS := -n 3 --dist worksteal
+WORKERS := -n 3 --dist worksteal $(if $(PASSED),--passed $(PASSED))
 PYTEST := $(SERIAL) $(APART) $(BIN)/python -m pytest $(WORKERS) --share $(SHARE) --durations 20
 COVER := --cov=znni --cov=planner
 # Tests of whole runs, of primitives, of plans, and of everything that a missing library affects.

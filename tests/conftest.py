@@ -7,7 +7,6 @@ import logging
 import signal
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
@@ -54,7 +53,6 @@ if hasattr(signal, "SIGHUP"):  # not on Windows
 folder()
 
 GPU_LOCK = Path(tempfile.gettempdir()) / "znni-tests-of-the-gpu"
-FIRST_CASES = 2  # of a test with slow cases, which are not slow
 NO_NOTES = mock.Mock(load=lambda _: None)
 
 
@@ -223,22 +221,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share", default="0/1", metavar="K/N", help="run share K of N of the slow tests, from 0"
     )
+    parser.addoption(
+        "--passed", type=Path, metavar="FILE", help="leave out tests in FILE; add those that pass"
+    )
+
+
+class PassedTests:
+    """Add the names of tests that pass to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            with self._file.open("a") as file:
+                file.write(f"{report.nodeid}\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    file = config.getoption("--passed")
+    if file and not hasattr(config, "workerinput"):  # workers send their reports
+        config.pluginmanager.register(PassedTests(file))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    cases = Counter[str]()
+    seen = set[str]()
     for item in items:
         if item.get_closest_marker("slow_cases") and not item.get_closest_marker("gpu"):
             test = item.nodeid.partition("[")[0]
-            cases[test] += 1
-            if cases[test] > FIRST_CASES:
+            if test in seen:
                 item.add_marker("slow")
+            seen.add(test)
     share, shares = map(int, config.getoption("--share").split("/"))
+    file = config.getoption("--passed")
+    passed = set(file.read_text().splitlines()) if file and file.exists() else set()
     left = [
         item
         for item in items
-        if item.get_closest_marker("slow") and crc32(item.nodeid.encode()) % shares != share
+        if item.nodeid in passed
+        or (item.get_closest_marker("slow") and crc32(item.nodeid.encode()) % shares != share)
     ]
     config.hook.pytest_deselected(items=left)
     leaving = set(left)

@@ -56,6 +56,7 @@ def test_shares_are_those_after_the_first_case(
     assert cases[0]["done_at"] < cases[1]["done_at"] < cases[3]["done_at"]
 
 
+@pytest.mark.slow
 def test_shares_of_the_gpu_are_those_between_two_networks() -> None:
     busy = type("Busy", (), {"gpu_layers": 2.0, "host_layers": 0.0})
     timed = type("Time", (), {"busy": busy})

@@ -70,6 +70,7 @@ def test_a_run_is_seen_while_it_goes_on(small_case: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_came_after_the_first_block() -> None:
     run = ("infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.5MiB", "--device", "cpu")
     with h5py.File("volume.h5", "w") as file:
@@ -103,6 +104,7 @@ def test_plans_that_compute_the_same_have_one_identity_whatever_times_are_predic
     assert len({identity(it) for it in (plan, other_patch, other_primitive)}) == 3
 
 
+@pytest.mark.slow
 def test_runs_that_give_nothing_say_why(small_case: Path) -> None:
     rows = [row for (row,) in time_runs(runs_of("none.yaml"), small_case, 60)]
     assert [row["skipped"] for row in rows] == ["the run failed"]

@@ -123,6 +123,7 @@ def test_rows_hold_ours_and_what_each_peer_tried(
     assert "gain" not in short
 
 
+@pytest.mark.slow
 @needs_torch
 def test_no_error_is_told_of_output_in_steps(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     from bench.peers import torch_on_gpu

@@ -61,6 +61,7 @@ def test_limits_for_which_no_time_was_left_say_so() -> None:
     assert others == {"limit": "1, 2", "skipped": skipped}
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_ends_the_benchmark(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL.replace("kernel: 2", "kernel: 0"))
     write_noise(tmp_path / "volume.h5", Vec3.of(32))

@@ -37,6 +37,7 @@ def test_pruned_transforms_beside_padded_ones(tmp_path: Path) -> None:
     assert rows[0]["published_gain"] == 5
 
 
+@pytest.mark.slow
 def test_types_of_lowering(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, " ".join(["lowering --kernel 3 --size 5", *SHORT]))
     assert len(rows) == 3 * 5
@@ -51,6 +52,7 @@ def test_times_of_batches_are_of_one_image(tmp_path: Path) -> None:
     assert two["gain"] == pytest.approx(one["image_seconds"] / two["image_seconds"])
 
 
+@pytest.mark.slow
 def test_the_fastest_of_each_family(tmp_path: Path) -> None:
     command = "regions --kernel 3 --output 4 --maps 2 --batch 1"
     rows = rows_of(tmp_path, " ".join([command, *SHORT]))

@@ -56,6 +56,7 @@ def test_no_simpler_way_beats_the_joint_one_or_takes_more_than_there_is(
     assert bool(SHARES["first come"](made, allowed, inf)) == bool(joint)
 
 
+@pytest.mark.slow
 def test_searches_are_timed_here_and_for_other_machines() -> None:
     def row(**options: Unpack[SearchOptions]) -> Row:
         return time_search(search(NETWORK, (24, 24, 24), device="cpu", costs="built-in", **options))
@@ -162,6 +163,7 @@ def test_rows_of_strategies_say_how_their_plans_are_made_again(tmp_path: Path) -
     assert (row["planned_by"], row["planned_at"]) == (about["command"], about["revision"])
 
 
+@pytest.mark.slow
 def test_shares_are_predicted_and_measured() -> None:
     family = "FFT of whole images"
     rows = compare_shares(NETWORK, 16, 1 << 30, [family], "built-in", QUICK)

@@ -31,6 +31,7 @@ def plans() -> dict[int, Plan]:
     return dict(enumerate(found, 1))
 
 
+@pytest.mark.slow
 def test_each_is_measured_and_compared_with_the_fastest(
     plans: dict[int, Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_file_from_before_there_were_rates_has_none(database: CostDatabase) ->
     assert database.rates(here) == {"touched": 2e-9}
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("missing", ["zarr", "tifffile"])
 def test_formats_are_not_measured_without_their_libraries(
     missing: str, monkeypatch: pytest.MonkeyPatch

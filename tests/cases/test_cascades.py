@@ -188,6 +188,7 @@ def test_the_earlier_network_leaves_memory_for_the_weights_of_the_later_one(tmp_
     assert taken(1) + weights.nbytes <= RAM - PROCESS_BYTES
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_labels_before_is_named(tmp_path: Path) -> None:
     net, file = second_stage(), write(tmp_path / "scan.nii", scan())
 

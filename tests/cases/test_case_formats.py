@@ -67,6 +67,7 @@ def test_itk_formats(nifti: Path, ending: str, compression: Any, orientation: An
     np.testing.assert_allclose(after.rows, before.rows, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_tiff_with_its_voxels_in_another_file(tmp_path: Path) -> None:
     tifffile = pytest.importorskip("tifffile", reason="it is not installed (znni[tiff])")
     assert NETWORK.case is not None

@@ -293,6 +293,7 @@ def test_only_several_cases_keep_their_plans(
     assert [session.keeps for session in sessions] == [False, True]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_stopped_folder_lets_its_cases_go(
     tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch

@@ -56,6 +56,7 @@ def test_a_scan_in_the_voxels_of_training_is_not_resampled(tmp_path: Path) -> No
     check(net, labels, values, (2.5, 1.2, 1.0))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("planes", [slice(None), 7])
 def test_a_2d_network_sees_each_slice_by_itself(tmp_path: Path, planes: int | slice) -> None:
     """Slices are not resampled across. A file may have a single one."""
@@ -162,6 +163,7 @@ def test_only_the_largest_component_of_a_label_stays(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(nibabel.load(out).dataobj).T, expected)
 
 
+@pytest.mark.slow
 def test_a_changed_scan_starts_afresh(tmp_path: Path) -> None:
     net, case = network(), Case((tmp_path / "scan.nii",), tmp_path / "labels.nii")
 
@@ -227,6 +229,7 @@ def test_channels_may_have_files_of_one_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(net, tuple(files), tmp_path / "labels.nii.gz"), expected)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("unit", ["unknown", "sec"])
 def test_channels_may_be_maps_of_one_file(tmp_path: Path, unit: str) -> None:
     """ITK notes a unit of time in every NIfTI, so its channels look like points in time."""

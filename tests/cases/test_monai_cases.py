@@ -137,6 +137,7 @@ def differing(labels: NDArray[Any], wanted: NDArray[Any], values: NDArray[Any]) 
     return int(differ.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["spleen", "masks"])
 def test_labels_are_verified(name: str, tmp_path: Path) -> None:
     imported(tmp_path, **BUNDLES[name])
@@ -185,7 +186,6 @@ def test_channels_are_normalized_by_themselves(tmp_path: Path) -> None:
     assert differing(labels, *by_monai(bundle, files)) <= 3
 
 
-@pytest.mark.slow
 def test_the_largest_component_stays(tmp_path: Path) -> None:
     kept = {
         "_target_": "KeepLargestConnectedComponentd", "keys": "pred", "applied_labels": [1, 2],
@@ -211,6 +211,7 @@ def test_a_scan_smaller_than_windows_that_are_not_padded_by_zeros_is_an_error(
     assert "its windows have 96x96x96" in said
 
 
+@pytest.mark.slow
 def test_axes_that_are_not_perpendicular_are_an_error(tmp_path: Path) -> None:
     imported(tmp_path)
     affine = np.diag([1.0, 1.2, 2.5, 1.0])

@@ -56,6 +56,7 @@ def scan_of_planes(file: Path, edge: int) -> Path:
     return file
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     count=st.integers(1, 3),
@@ -79,6 +80,7 @@ def test_all_steps_of_a_set(
     room_of_files(case, networks, limits(named_by(error.value)), rules, here=False)
 
 
+@pytest.mark.slow
 def test_workers_that_wait_and_labels_that_are_written(tmp_path: Path) -> None:
     net = network_in(tmp_path)
     file = scan_of_planes(tmp_path / "scan.nii", PLANE)

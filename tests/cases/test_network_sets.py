@@ -165,6 +165,7 @@ def test_infer_takes_a_set_file(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_largest_network_and_all_weights(folder: Path) -> None:
     networks = networks_at(folder / "all.yaml")
     case = Case((Path("ct.nii.gz"),), folder / "all.nii")

@@ -28,6 +28,7 @@ def saved(path: Path) -> NDArray[np.float32]:
     return np.asarray(found)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("values", [2**22, 100])
 def test_probabilities_are_those_of_resampled_maps(
     tmp_path: Path, values: int, monkeypatch: pytest.MonkeyPatch

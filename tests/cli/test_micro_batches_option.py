@@ -64,6 +64,7 @@ def test_commands_and_library_plan_with_the_pieces_that_are_asked_for(
     assert inferer(np.zeros(VOLUME, np.float32)).shape == read_main("out.h5").shape
 
 
+@pytest.mark.slow
 def test_powers_of_two_unless_told_otherwise() -> None:
     assert last_of(Plan.from_json(succeeds(*PLAN))) == CHOSEN["power-of-two"]
     assert last_of(znni.plan("tiny.yaml", VOLUME)) == CHOSEN["power-of-two"]

@@ -58,6 +58,7 @@ def run(volume: str, out: str) -> tuple[str, ...]:
     return ("infer", volume, "--net", "tiny.yaml", "--out", out, *limits)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("there", [False, True], ids=["new", "replaced"])
 @pytest.mark.parametrize("volume", ["volume.h5", "long.npy"], ids=["one block", "many blocks"])
 @pytest.mark.parametrize("out", OUTPUTS)

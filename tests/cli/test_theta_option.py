@@ -12,6 +12,7 @@ from znni.plans.plan import Plan
 PLAN = ("plan", "--net", "n337", "--volume", "150,150,150", "--machine", "titanx-e7")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("theta", [0, 2, 10])
 def test_plans_have_as_many_layers_on_the_host(theta: int) -> None:
     plan = Plan.from_json(succeeds(*PLAN, "--theta", str(theta), "--json"))
@@ -31,6 +32,7 @@ def test_a_number_of_layers_that_no_plan_has_is_refused() -> None:
         znni.plan("n337", (150,) * 3, machine="titanx-e7", theta="2")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_an_explanation_says_why_no_layers_are_split() -> None:
     said = succeeds(*PLAN, "--device", "auto", "--explain").splitlines()[-1]
     assert said.startswith("split         the best of those tried has its first ")

@@ -71,6 +71,7 @@ def asked(engine: EngineProcess, call: Call) -> SimpleQueue[Answer]:
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [TALKS], indirect=True)
 @pytest.mark.parametrize("call", [Describe(), Probe(BOX)])
 def test_a_question_after_a_block_is_answered_by_another_process(

@@ -174,6 +174,7 @@ def test_storage_may_set_the_pace(network: Network, fast: Path) -> None:
     assert free.files(sharded=False) >= files >= 1
 
 
+@pytest.mark.slow
 def test_jobs_that_end_are_started_again(network: Network, fast: Path, slow: Path) -> None:
     whole = predicted(network, group("slow", slow))
     (part,) = whole.groups

@@ -77,6 +77,7 @@ def test_components_of_a_mask_are_those_of_scipy(
     check_tables(found, wanted)
 
 
+@pytest.mark.slow
 @given(
     labels=shapes.flatmap(
         lambda shape: arrays.arrays(

@@ -86,6 +86,7 @@ def test_maps_as_linear_functions_of_others(data: st.DataObject) -> None:
     np.testing.assert_array_equal(found, around[:, :, :-1].argmax(axis=0))
 
 
+@pytest.mark.slow
 def test_the_first_of_equal_maps_counts() -> None:
     values = np.ones((1, 1, 2, 5), np.float32)
     found = np.empty(values.shape[1:], np.int32)

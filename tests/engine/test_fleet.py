@@ -69,6 +69,7 @@ def test_output_comes_as_it_is_stored(dtype: OutputType) -> None:
     np.testing.assert_allclose(case.found, expected, atol=0.51 if dtype == "uint8" else 1e-3)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("count", "expected"), [(1, 1), (2, 0)])
 def test_a_run_may_only_follow_before_the_end_if_one_process_computes(
     count: int, expected: int
@@ -85,6 +86,7 @@ def test_a_run_may_only_follow_before_the_end_if_one_process_computes(
     case.check_finished_blocks()
 
 
+@pytest.mark.slow
 def test_blocks_that_need_no_work_are_not_given_to_workers() -> None:
     case = Case()
     mask = np.zeros(case.x.shape, np.uint8)
@@ -142,6 +144,7 @@ def test_a_worker_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert case.remaining.voxels == case.job.output.volume
 
 
+@pytest.mark.slow
 def test_the_first_blocks_are_read_while_workers_get_ready(tmp_path: Path) -> None:
     """Here they get ready after the first block was read, and not before."""
 
@@ -157,6 +160,7 @@ def test_the_first_blocks_are_read_while_workers_get_ready(tmp_path: Path) -> No
     assert case.stopwatch.seconds.building > 0
 
 
+@pytest.mark.slow
 def test_what_fails_in_reading_is_raised_though_a_worker_cannot_be_made_after_it(
     tmp_path: Path,
 ) -> None:

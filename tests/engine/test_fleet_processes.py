@@ -88,6 +88,7 @@ def test_processes_start_before_they_are_needed(module: str) -> None:
     assert not any(Path(f"/proc/{number}").exists() for number in started)
 
 
+@pytest.mark.slow
 def test_blocks_are_read_before_workers_receive_large_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_task_that_cannot_be_sent_ends_the_run() -> None:
         case.run(Fleet(PLAN, [Member("worker", made, {})]))
 
 
+@pytest.mark.slow
 def test_waiting_processes_import_their_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +206,7 @@ def test_processes_that_wait_end_at_the_same_time(monkeypatch: pytest.MonkeyPatc
     assert called.count("wait") == 3
 
 
+@pytest.mark.slow
 def test_processes_without_a_member_end_with_the_preparation() -> None:
     """A fleet keeps no process that it did not need."""
     waiting = WaitingProcesses([{"NUMBER": "1"}], ())
@@ -235,6 +238,7 @@ def test_workers_end_while_the_last_block_of_the_last_run_is_written() -> None:
     assert not any(each.is_running() for each in processes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [False, True])
 def test_a_log_says_what_the_processes_waited_for(
     last: bool, caplog: pytest.LogCaptureFixture
@@ -257,6 +261,7 @@ def test_a_log_says_what_the_processes_waited_for(
     assert ready < min(found.index(f"process {number} {of_each[2]}") for number in (1, 2))
 
 
+@pytest.mark.slow
 def test_no_worker_ends_before_it_has_started_though_no_block_needs_it() -> None:
     case, workers = Case(), fleet()
     case.mask = ArrayVolume(np.zeros(case.x.shape, np.uint8))

@@ -50,6 +50,7 @@ def is_the_reference(machine: Machine, known: Catalogue, axis: Axis) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow_cases
 @needs_emulation
 @pytest.mark.parametrize("axis", AXES)
 def test_sweeps_on_an_emulated_gpu(axis: Axis) -> None:

@@ -105,6 +105,7 @@ def test_blocks_of_stored_values_give_the_bits_of_those_that_the_host_scales(
     np.testing.assert_array_equal(found[1], found[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data(), networks())
 def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(

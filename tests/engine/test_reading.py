@@ -81,6 +81,7 @@ def seen(box: Box, pad: Pad, scaling: InputScaling) -> NDArray[np.float32]:
     return found
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("scaling", SCALINGS, ids=str)
 @pytest.mark.parametrize("pad", ["reflect", "edge", "constant"])
 @pytest.mark.parametrize("pieces", [None, (1, 10, 11), (4, 4, 4), (2, 3, 30)])

@@ -132,6 +132,7 @@ def activated(maps: NDArray[np.float64], kind: BlendedActivation) -> NDArray[np.
     return activation(maps[None], kind)[0]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("steps", [None, (0.7, 1.3, 0.55)], ids=["extent", "first"])
 def test_an_activation_comes_between_blending_and_resampling(

@@ -100,6 +100,7 @@ def test_a_block_of_stored_values_is_constant_if_what_the_network_sees_is(
         np.testing.assert_array_equal(np.broadcast_to(found[:, None, None, None], read.shape), read)
 
 
+@pytest.mark.slow_cases
 @needs_emulation
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("scaling", SCALINGS, ids=str)

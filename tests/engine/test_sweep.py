@@ -289,6 +289,7 @@ def test_a_search_finds_sweeps_on_a_gpu_only_if_it_may_and_the_job_is_long() -> 
         assert not able.fastest()[0].is_swept, "it gains too little"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_volume_is_swept_along_its_longest_axis(axis: Axis, device: DeviceKind) -> None:

@@ -100,6 +100,7 @@ SCALINGS: list[tuple[str, Steps, InputScaling, Callable[[Any], Any]]] = [
 ]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("version", "before", "scaling", "plainly"), SCALINGS)
 def test_input_is_scaled_as_the_package_says(
     tmp_path: Path,
@@ -138,6 +139,7 @@ def test_axes_of_space_in_another_order(tmp_path: Path, version: str) -> None:
     assert relative(found, output.transpose(0, 2, 3, 1)) < 1e-5
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("fixed", [True, False])
 def test_windows_of_a_network_that_depends_on_them(
@@ -185,6 +187,7 @@ def test_each_map_has_numbers_of_its_own(tmp_path: Path) -> None:
     assert made.sample.error < 1e-5
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("kind", "version"),
     [

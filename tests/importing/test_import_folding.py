@@ -176,6 +176,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(2, tuple(steps), tuple(sorted(outputs)))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(graphs())
 def test_layers_of_a_graph_compute_what_its_steps_compute(graph: Graph) -> None:

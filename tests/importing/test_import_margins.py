@@ -84,6 +84,7 @@ class Cropping(nn.Module):
 CENTRED = slice(2, -2), slice(1, -1)
 
 
+@pytest.mark.slow
 def test_a_module_is_compared_at_the_size_for_which_it_was_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[each for _, each in REFUSED])
 def test_what_znni_does_not_do_is_an_error(
     changes: dict[str, Any], message: str, tmp_path: Path
@@ -179,6 +180,7 @@ def test_references_are_followed_and_nothing_is_evaluated() -> None:
     assert found.part("g") == [Expression("%other.json::x"), "text", Expression("$@a::b + 1")]
 
 
+@pytest.mark.slow
 def test_a_saved_transform_changes_nothing(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "bundle", config(**after(*AFTER[:3], SAVED)))
     znni.import_network(bundle, tmp_path / "net.yaml")

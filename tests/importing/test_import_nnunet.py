@@ -102,6 +102,7 @@ def test_a_2d_network_sees_slices(tmp_path: Path) -> None:
     assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 def test_a_later_stage_takes_maps_of_labels(tmp_path: Path) -> None:
     plans = results_plans((0, 1, 2), ["CTNormalization"], previous_stage="3d_lowres")
     regions = {"background": 0, "cell": [1, 2], "nucleus": 2, "rim": [1, 3]}
@@ -118,6 +119,7 @@ def test_a_later_stage_takes_maps_of_labels(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_one_fold_is_given_by_its_folder(tmp_path: Path) -> None:
     folder = write_results(
         tmp_path,
@@ -144,6 +146,7 @@ def test_post_processing_is_named_if_there_is_some(tmp_path: Path) -> None:
     assert said in str(made)
 
 
+@pytest.mark.slow
 def test_each_map_is_normalized_by_its_own_scheme(tmp_path: Path) -> None:
     schemes = ["CTNormalization", "RescaleTo01Normalization", "RGBTo01Normalization"]
     folder = write_results(
@@ -169,6 +172,7 @@ def test_normalization_where_a_map_is_not_0(tmp_path: Path) -> None:
     assert "znni does so for whole cases alone" in str(made)
 
 
+@pytest.mark.slow
 def test_regions_have_the_labels_of_their_order(tmp_path: Path) -> None:
     labels = {"background": 0, "whole": [1, 2], "core": [2]}
     plans = results_plans((0, 1, 2), ["NoNormalization"])
@@ -214,6 +218,7 @@ def test_the_steps_of_whole_cases(
     assert load_network(tmp_path / "net.yaml").case == expected
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("changes", "reader", "note"),
     [
@@ -243,6 +248,7 @@ def test_folds_are_chosen_by_name(tmp_path: Path) -> None:
         _ = Results(folder, ("0",), "checkpoint_best.pth").checkpoints
 
 
+@pytest.mark.slow
 def test_plans_before_version_2_4(tmp_path: Path) -> None:
     plans = results_plans((0, 1, 2), ["NoNormalization"])
     base = plans["configurations"]["base"]

@@ -49,6 +49,7 @@ def exported(module: Any, x: Any, path: Path, **options: Any) -> Path:
     return path
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("source", ["net.pt2", "17.onnx", "18.onnx"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_with_these_norms(name: str, source: str, tmp_path: Path) -> None:

@@ -314,6 +314,7 @@ def shaped(nodes: list[Any], size: tuple[int, ...] | None) -> Any:
     return onnx_model(nodes, held, opset=18, **extents)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("size", [None, SMALL], ids=["free", "fixed"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_graph_with_joins_as_a_network_file(

@@ -329,6 +329,7 @@ def test_a_module_with_joins_is_exported(tmp_path: Path) -> None:
     assert relative(pooled(read_back(out), x), as_torch_computes(module, x)) < 1e-5
 
 
+@pytest.mark.slow
 def test_the_maps_of_a_module_s_input_are_found(tmp_path: Path) -> None:
     class Backwards(nn.Module):
         def __init__(self) -> None:
@@ -406,6 +407,7 @@ def built(layer: Callable[[], Any]) -> Any:
     return nn.Sequential(nn.Conv3d(1, 1, 1).eval(), layer())
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("layer", "named"), REFUSED)
 def test_a_module_with_what_cannot_be_represented(
     layer: Callable[[], Any], named: str, tmp_path: Path
@@ -474,6 +476,7 @@ def test_averages_and_strides_slide_over_every_voxel(tmp_path: Path) -> None:
     assert relative(dense[:, :, ::4, ::2], as_torch_computes(module, x)) < 1e-4
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("join", "named"),
     [
@@ -508,6 +511,7 @@ def test_joins_that_cannot_be_represented(join: Any, named: str, tmp_path: Path)
     assert named in message
 
 
+@pytest.mark.slow
 def test_a_module_that_cannot_be_exported(tmp_path: Path, capfd: Any) -> None:
     module = Skip(lambda a, b: a if a.sum() > 0 else b)
     message = refusal(module, tmp_path)
@@ -523,6 +527,7 @@ def test_training_mode_that_makes_no_difference(tmp_path: Path) -> None:
     assert module.training  # the given module is left unchanged
 
 
+@pytest.mark.slow
 def test_decomposed_programs_are_told_apart(tmp_path: Path) -> None:
     with warnings.catch_warnings(action="ignore"):
         program = exported(sequential().eval(), 2).run_decompositions()
@@ -561,6 +566,7 @@ def test_a_network_that_classifies_whole_images_is_refused(tmp_path: Path) -> No
     assert "its output has one sample for a whole window, as a classifier's; give a network" in said
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # raised by the reference
 def test_what_is_not_compared_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(module: Any) -> str:

@@ -217,6 +217,7 @@ def small_disk() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("out", "options", "made", "said"),
     [
@@ -277,6 +278,7 @@ def test_it_says_what_the_run_says(
     assert [line for line in shown if line.startswith("refused")] == [f"refused now   {refusal}"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("out", "options", "made"),
     [

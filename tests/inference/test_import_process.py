@@ -42,6 +42,7 @@ class Odd(nn.Module):
         return torch.sort(x, dim=2).values
 
 
+@pytest.mark.slow
 def test_errors_come_back_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"net\.pt2: No such file|no such file"):
         import_apart(tmp_path / "net.pt2", tmp_path / "net.yaml")

@@ -230,6 +230,7 @@ def test_a_network_file_that_names_a_model(normed: tuple[Any, Path]) -> None:
         network_from_text(changed, "again.yaml")
 
 
+@pytest.mark.slow
 def test_onnx_runtime_computes_windows_of_any_size(
     normed: tuple[Any, Path], tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def as_translated_tensorstore(values: NDArray[Any]) -> Any:
 ARRAYS = [as_numpy, as_h5py, as_dask, as_zarr, as_tensorstore, as_translated_tensorstore]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("made", ARRAYS)
 def test_arrays_of_other_libraries(made: Any) -> None:
     values = voxels()

@@ -64,6 +64,7 @@ def test_the_same_views_give_the_same_file(ending: str, around: Views, tmp_path:
     assert out.read_bytes() == first
 
 
+@pytest.mark.slow
 @needs_matplotlib
 def test_where_nothing_can_be_written(around: Views, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"none/plan.png: cannot be written: No such file"):
@@ -79,6 +80,7 @@ def test_what_cannot_be_drawn_is_said_before_the_search(monkeypatch: pytest.Monk
     assert "znni[plot]" in refused(*PLAN, "--plot", "plan.png")
 
 
+@pytest.mark.slow
 @needs_matplotlib
 @pytest.mark.usefixtures("fake_primitives")
 def test_the_command_draws(small_case: Path) -> None:

@@ -32,6 +32,7 @@ def change_time() -> None:
     os.utime("volume.h5", ns=(10**18, 10**18 + 1))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("out", OUTPUTS)
 @pytest.mark.parametrize(
     ("change", "options", "named"),

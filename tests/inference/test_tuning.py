@@ -108,6 +108,7 @@ def test_only_what_may_change_the_choice_is_measured(measured: list[tuple[str, C
     assert "all layers keep their primitives" in tuning_text(again)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("seed", range(8))
 def test_the_plan_is_that_of_a_search_in_which_all_was_measured(
     seed: int, monkeypatch: pytest.MonkeyPatch

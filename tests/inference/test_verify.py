@@ -33,6 +33,7 @@ INFER = ("infer", "volume.h5", "--net", "tiny.yaml")
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "options",
     [

@@ -41,6 +41,7 @@ def test_without_cupy_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None
         cuda.cupy.__wrapped__()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_cupy_needs_no_home_that_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -134,6 +134,7 @@ def module_source(number: int) -> str:
     return f'extern "C" __global__ void f(float* x) {{ x[{number}] = 1; }}'
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_modules_that_wait_are_compiled_by_processes_and_loaded(
     one_device: OneDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -187,6 +188,7 @@ def test_modules_are_compiled_only_for_a_process_that_waits(tmp_path: Path, wait
     assert len(list(tmp_path.rglob("*.cubin"))) == waits
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_what_processes_could_not_compile_is_told_here(one_device: OneDevice) -> None:
     for number in range(cuda_kernels.MODULES_FOR_PROCESSES):
@@ -312,6 +314,7 @@ def test_a_cache_that_cannot_be_written_costs_no_run(
     assert file.read_bytes()[:4] == b"\x7fELF"
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_what_a_process_could_not_keep_goes_with_it(tmp_path: Path) -> None:
     """Workers of several GPUs are killed when their work is done."""

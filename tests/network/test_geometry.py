@@ -117,6 +117,7 @@ def test_blocks_of_many_extents_are_worked_out_along_each_axis() -> None:
     assert _geometry_along.cache_info().misses - before == 3 * len(extents)
 
 
+@pytest.mark.slow
 @given(small, sizes)
 def test_the_input_holds_the_volume_and_no_period_more(network: Network, volume: Vec3) -> None:
     whole = whole_input(network, volume)

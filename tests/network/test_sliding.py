@@ -98,6 +98,7 @@ def of_window(nodes: list[Node], weights: Weights, window: Float32) -> Float32:
     return made[0, :, 0, 0, 0]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_voxel_has_the_output_of_its_window(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -387,6 +387,7 @@ def test_slopes_missing_and_unknown(tmp_path: Path) -> None:
         checked_weights(Weights({**layers, "first": more}, "mine"), NETWORK)
 
 
+@pytest.mark.slow
 def test_threads_read_npz_files_at_the_same_time(
     tmp_path: Path,
 ) -> None:

@@ -117,6 +117,7 @@ def test_primitives_are_those_of_the_machine_described(path: Path) -> None:
     assert machine.host.bfloat16 == path.stem.startswith("h200")
 
 
+@pytest.mark.slow
 def test_primitives_of_other_processors_are_not_loaded() -> None:
     code = f"""
 import sys
@@ -170,6 +171,7 @@ def test_the_processors_alone_are_a_remedy_if_a_gpus_libraries_take_too_much() -
     assert "--device" not in str(least)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "used", "warned"),
     [

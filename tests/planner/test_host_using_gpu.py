@@ -136,6 +136,7 @@ def test_less_of_the_gpu_means_smaller_pieces_or_none() -> None:
         search("gpu", gpu_memory=KIB).fastest()
 
 
+@pytest.mark.slow
 def test_the_fastest_of_all_is_no_slower_than_any_place() -> None:
     best = search("auto").fastest()[0]
     for place in search("auto").cut_points:
@@ -199,6 +200,7 @@ def test_bounds_rule_out_nothing_that_is_faster(flops: float, some: str) -> None
     assert any(name.startswith(some) for name in chosen)
 
 
+@pytest.mark.slow
 def test_a_pooling_may_be_bound_by_nothing() -> None:
     """A convolution takes no longer with the pooling than alone."""
     fused = fake_catalogue(Fake("fused", convolved_and_pooled, flops=1e-3))

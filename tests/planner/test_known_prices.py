@@ -448,6 +448,7 @@ def test_a_cut_point_of_a_patch_is_searched_once(monkeypatch: pytest.MonkeyPatch
     assert len(searched) == len(set(searched)) > 1
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("net", "machine", "device", "patch"),
     [

@@ -68,6 +68,7 @@ def test_a_pooling_makes_all_fragments_only_where_they_fit(device: DeviceKind) -
     assert slowed_at_all == {False, True}
 
 
+@pytest.mark.slow
 def test_patches_whose_fragments_do_not_fit_have_larger_bounds() -> None:
     """A pooling of single fragments reads its input once for each of them."""
     net = NETWORKS / "boundaries.yaml"

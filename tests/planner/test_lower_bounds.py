@@ -255,6 +255,7 @@ def test_quick_bounds_are_no_larger_than_bounds_if_windows_reach_beyond_blocks()
         assert quick <= bound_of_patch(search, patch)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("labels", [0, 1])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("device", ["cpu", "gpu", "cpu+gpu"])

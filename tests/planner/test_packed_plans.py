@@ -149,6 +149,7 @@ def test_several_small_windows_are_computed_at_once() -> None:
     assert {some.network.together for some in small.on("cpu")._by_windows_at_once()} == {1}
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_kept_or_given_computes_as_many_windows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ def test_the_layers_of_windows_are_searched_once_for_all_patches(
     assert len(calls) <= 2  # and once more for batches in pieces
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("seed", "accuracy"), [(0, "tf32"), (2, "tf32"), (4, "float32")])
 def test_the_choice_of_packed_values_is_the_fastest_of_all(seed: int, accuracy: Accuracy) -> None:
     """Brute force over all segments and primitives, with enough memory."""
@@ -276,6 +278,7 @@ def with_fields(steps: BlockSteps, name: str, fields: dict[str, Any]) -> PackedL
     return replace(found, **fields)
 
 
+@pytest.mark.slow
 def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() -> None:
     there, patch = machine(), Vec3(48, 48, 48)
     known = primitives(there)
@@ -321,6 +324,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     assert Plan.from_json(plan.to_json()) == plan
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("accuracy", "parts"), [("tf32", 1), ("float32", 2)])
 def test_packed_numbers_have_as_few_parts_as_the_accuracy_allows(
     accuracy: Accuracy, parts: int
@@ -406,6 +410,7 @@ def test_a_search_asks_primitives_of_packed_layers_for_nothing_else(
     assert all(isinstance(layer, PackedLayer) for layer in asked)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("memory", ["100MB", "150MB"])
 def test_packed_values_take_half_the_memory_that_rules_patches_out(
     memory: str, monkeypatch: pytest.MonkeyPatch

@@ -208,6 +208,7 @@ def test_the_plan_is_the_optimum_over_all_places_to_pass_to_the_gpu(beside: str)
     assert len(best_on) > 1
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("beside", ["a slow link", "a slow start"])
 def test_host_and_gpu_share_the_gpu_s_memory_at_best(beside: str) -> None:
     """Pieces, what is kept for them, and the GPU's own layers: no other division is faster."""

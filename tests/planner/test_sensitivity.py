@@ -70,6 +70,7 @@ def test_the_memory_for_half_of_the_best_speed(search: Search) -> None:
     assert seconds(memory // 2) > 1.6 * seconds(16 * least)
 
 
+@pytest.mark.slow
 def test_the_memory_for_half_of_the_best_speed_is_that_of_the_limited_device() -> None:
     """The plans are on a GPU, and take little of the host and much of the GPU."""
     network, machine = NETWORKS / "boundaries.yaml", MACHINES / "rtx4090.yaml"

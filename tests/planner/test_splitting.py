@@ -124,6 +124,7 @@ def test_convolutions_before_norms(skip: int, made: int, splits: bool) -> None:
     assert planned(found).patch_seconds <= planned(whole).patch_seconds
 
 
+@pytest.mark.slow
 def test_a_kept_plan_splits_the_same_convolutions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ CHUNK = Vec3(16, 32, 64)
 HERE: Any = {"device": "cpu", "costs": "built-in"}
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("net", ["boundaries", "cells-unet"])
 @pytest.mark.parametrize("border", ["valid", "same"])
 @pytest.mark.parametrize("roi", [None, np.s_[:71, :, :40]])

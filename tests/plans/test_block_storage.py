@@ -82,6 +82,7 @@ def steps_of(
         yield replace(step, cost=Cost(1, 1, memory, 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(
     graphs(depth=2, most_maps=3),
@@ -236,6 +237,7 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
     np.testing.assert_array_equal(np.where(wanted, found, 0), wanted)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(graphs(depth=2, most_maps=3), st.builds(Vec3, *[st.integers(1, 20)] * 3), st.booleans())
 def test_rows_on_a_gpu_begin_at_sectors_and_stay_within_their_place(

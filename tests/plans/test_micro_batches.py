@@ -60,6 +60,7 @@ def check(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
     np.testing.assert_allclose(divided, whole, rtol=tolerance, atol=tolerance * abs(whole).max())
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))
 def test_convolution_in_pieces(primitive: Primitive) -> None:
     check(primitive, CONV, Shape5(5, 5, 19, 23, 21))
@@ -200,6 +201,7 @@ def test_a_relaxed_option_equals_or_beats_each_that_there_is(division: Division)
             )
 
 
+@pytest.mark.slow
 def test_limits_of_pieces_change_no_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of all sizes are found within the time and memory left, and without limits."""
     memories = range(30_000, 60_000, 2_000)

@@ -58,6 +58,7 @@ class Preferring(CostModel):
         return lambda it: Factor(1.0, 0.25) if it.name == self.name else Factor(1000.0, 0.5)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", [fake.name for fake in CONVOLUTIONS])
 def test_the_model_that_is_given_decides(name: str) -> None:
     output = Vec3(12, 20, 24)
@@ -71,6 +72,7 @@ def test_the_model_that_is_given_decides(name: str) -> None:
     assert plan.costs == "a preference"
 
 
+@pytest.mark.slow
 def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
     plan = Search(
         NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD, Preferring("medium")

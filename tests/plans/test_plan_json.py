@@ -47,6 +47,7 @@ def test_a_plan_that_was_written_is_read(plan: Plan) -> None:
     assert again.to_json() == plan.to_json()
 
 
+@pytest.mark.slow
 def test_a_whole_number_is_written_as_it_is_when_it_was_read() -> None:
     """So a run has the same output by a plan that was just made and by one from a file."""
     found = znni.search(

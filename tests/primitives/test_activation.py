@@ -116,6 +116,7 @@ def with_activation(layer: Operation, activation: Activation) -> Operation:
     return replace(layer, activation=activation)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("activation", get_args(Activation))
 @pytest.mark.parametrize("primitive", CONVOLUTIONS, ids=lambda primitive: primitive.name)
 def test_an_activation_is_paid_for(primitive: Primitive, activation: Activation) -> None:

@@ -103,6 +103,7 @@ class Counter:
         return asked
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("name", ON_CPU[1])
 def test_what_is_handed_out_is_declared(

@@ -113,6 +113,7 @@ class Compared:
         self.changed |= made != before
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", ALONE)
 def test_bits_are_those_of_numba(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     primitive = ALONE[name]

@@ -86,6 +86,7 @@ def with_activation(layer: Operation, activation: Activation) -> Operation:
     return layer
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("streamed", [False, True], ids=["cached", "streamed"])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("primitive", HOST)

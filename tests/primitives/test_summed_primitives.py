@@ -33,6 +33,7 @@ def test_tiled_fft_and_winograd_add() -> None:
     assert {"fft_tiled_8", "fft_tiled_12_transient", "winograd"} <= names
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("maps", [(2, 3), (3, 35)], ids=["few maps", "several vectors of maps"])
 @summing

@@ -55,6 +55,7 @@ def resampled(values: NDArray[np.float32], rule: Resampling) -> NDArray[np.float
     return resample(values[:, *box.slices], box.start, rule, whole, threads=1)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("spacing", "wanted"), SPACINGS)
 @pytest.mark.parametrize("mode", ["bilinear", 3, "nearest"])
 @pytest.mark.parametrize("axes", ["straight", "oblique", "float32"])

@@ -79,6 +79,7 @@ def test_values_must_cover_the_source_of_a_box() -> None:
         resample(values_for(resampling), Vec3(3, 0, 0), resampling, box, threads=1)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("order", [1, 3])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_call_takes_the_memory_that_it_declares(order: int, threads: int) -> None:

@@ -97,6 +97,7 @@ def make(place: str, values: NDArray[Any], **options: Any) -> None:
     output.finish({})
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("labels", [False, True])
 @pytest.mark.parametrize("place", ["out.zarr", "memory://out.zarr"])

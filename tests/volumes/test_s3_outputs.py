@@ -147,6 +147,7 @@ def test_the_command_line(place: str) -> None:
     assert znni("verify", place).code == 0
 
 
+@pytest.mark.slow_cases
 def test_a_folder_of_something_else(place: str) -> None:
     files, path = fsspec.core.url_to_fs(place)
     files.pipe_file(f"{path}/0/zarr.json", b"{}")

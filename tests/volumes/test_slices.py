@@ -53,6 +53,7 @@ def test_names_of_any_form_have_an_order() -> None:
     assert sorted(names, key=natural) == wanted
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "options",
     [

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import h5py
 import numpy as np
+import pytest
 from paths import NETWORKS
 
 from znni.cli.example import SEED
 from znni.volumes.synthetic_cells import synthetic_cells
 
 
+@pytest.mark.slow
 def test_the_volume_of_the_demo_is_made_again() -> None:
     with h5py.File(NETWORKS / "cells.h5") as file:
         np.testing.assert_array_equal(synthetic_cells(SEED, (96, 160, 160)).raw, file["raw"][()])
 
 
+@pytest.mark.slow
 def test_membranes_are_dark_and_organelles_are_apart_from_them() -> None:
     for seed in range(3):
         cells = synthetic_cells(seed, (40, 56, 48))

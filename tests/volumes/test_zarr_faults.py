@@ -73,6 +73,7 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_cannot_be_read_is_refused(name: str) -> None:
     write_image("cells.zarr")

@@ -75,6 +75,7 @@ def test_a_plan_on_it_is_found_and_told(alone: Device) -> None:
     assert plan.input_itemsize == 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_it_is_chosen_if_it_is_faster() -> None:
     assert znni.plan(NETWORK, (400, 400, 400), costs="built-in").gpu_memory

@@ -124,6 +124,7 @@ def test_a_plan_that_adds_where_it_must_not_is_refused(monkeypatch: pytest.Monke
         check_runnable(plan, primitives)
 
 
+@pytest.mark.slow
 def test_the_choice_of_sums_is_the_fastest_of_all() -> None:
     """Brute force over all choices, with enough memory."""
     plan = planned(residual((3, 16, 40)), LARGE, LARGE, only_adding=False)

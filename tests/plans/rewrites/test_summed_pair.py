@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from emulated_gpu import needs_emulation
 from packed_rules import operations_by
 
@@ -48,6 +49,7 @@ def test_a_block_is_one_step_if_nobody_else_takes_its_values() -> None:
     assert BLOCK not in fusions(other), "conv1 is still needed"
 
 
+@pytest.mark.slow
 @needs_emulation
 def test_blocks_of_one_step_give_what_their_layers_give() -> None:
     steps = {it.name: it for it in operations_by(RULES, WIDE, "tf32")}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from emulated_gpu import needs_emulation
 from packed_rules import operations_by
 
 from znni.plans.rewrites import summing_norm
 
 
+@pytest.mark.slow
 @needs_emulation
 def test_norms_with_sums_give_what_norms_alone_give() -> None:
     alone, summing = operations_by([]), operations_by([summing_norm])

@@ -177,6 +177,7 @@ def test_an_axis_takes_the_extent_whose_tiles_have_the_fewest_voxels() -> None:
     assert tile_extents(Vec3.of(8), Vec3.of(0), Vec3(30, 30, 30), Vec3(3, 9, 3)) is None
 
 
+@pytest.mark.slow_cases
 @tiled_convolutions
 @pytest.mark.parametrize("resident", [True, False])
 def test_convolution(tile: int, layer: Conv, shape: Shape5, resident: bool) -> None:

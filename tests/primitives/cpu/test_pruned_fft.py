@@ -207,6 +207,7 @@ LAYERS = [
 ]
 
 
+@pytest.mark.slow_cases
 @every_primitive
 @pytest.mark.parametrize(("layer", "shape"), LAYERS, ids=[layer.name for layer, _ in LAYERS])
 @pytest.mark.usefixtures("backend")
@@ -248,6 +249,7 @@ def test_a_single_map_is_work_for_all_threads(
     assert min(pool.tasks) >= CPU.threads
 
 
+@pytest.mark.slow_cases
 @every_primitive
 @pytest.mark.parametrize("maps", [(11, 13), (1, 31), (29, 3)], ids=str)
 @pytest.mark.usefixtures("backend")

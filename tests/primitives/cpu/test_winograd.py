@@ -93,6 +93,7 @@ def test_a_stride_takes_fewer_multiplications() -> None:
     assert strips.points == 5**3
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("layer", "shape", "own"),
     [
@@ -130,6 +131,7 @@ def test_layers_are_accurate_whether_workers_share_batches_or_not(
     assert_accurate(primitive, case, run(case.x))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("taps", "stride"), [(3, 2), (10, 2), (8, 3), (15, 3)])
 def test_building_takes_no_more_than_is_declared(taps: int, stride: int) -> None:
     layer = Conv("conv", 16, 16, Vec3.of(taps), "identity", stride=Vec3.of(stride))

@@ -94,6 +94,7 @@ def test_convolutions_of_packed_values(numbers: TensorFormat, name: str) -> None
     np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(right).max())
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=lambda numbers: numbers.name)
 def test_convolutions_in_float32(numbers: TensorFormat) -> None:
     for layer, shape in (

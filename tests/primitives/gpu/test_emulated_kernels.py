@@ -58,6 +58,7 @@ def test_direct_convolution_on_tensor_cores(numbers: TensorFormat, name: str) ->
     is_the_reference(GpuDirectTensor(EMULATED, numbers), *CONVOLUTIONS[name])
 
 
+@pytest.mark.slow
 def test_sums_of_several_passes_are_added() -> None:
     is_the_reference(GpuDirectTensor(EMULATED, FLOAT16_PAIR), *SUMS_IN_PASSES)
 
@@ -97,6 +98,7 @@ def test_pooled_convolutions(primitive: Primitive) -> None:
     is_the_reference(primitive, *POOLED)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "primitive",
     [

@@ -19,6 +19,7 @@ from znni.primitives.gpu.common.kernels import strides_in_elements
 from znni.primitives.gpu.cudnn import primitive as cudnn
 
 
+@pytest.mark.slow
 def test_strides_count_elements_of_views_too() -> None:
     whole = np.zeros((2, 3, 5, 7, 11), np.float32)
     assert strides_in_elements(whole) == [1155, 385, 77, 11]

@@ -165,6 +165,7 @@ def test_sums_stay_in_registers(
     assert_fits(tile_of(maps, kernel, window, numbers, HOPPER))
 
 
+@pytest.mark.slow_cases
 @needs_compiler
 @formats
 @chips

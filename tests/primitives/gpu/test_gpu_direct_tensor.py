@@ -400,6 +400,7 @@ def plainly(weight: np.ndarray, scales: np.ndarray, block: ThreadBlock) -> np.nd
     return split.transpose(1, 3, 6, 7, 8, 0, 4, 2, 5)[:, :, z, y]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 200), st.integers(1, 40), extents(1, 4), extents(1, 2), st.data())
 def test_shares_of_weights_are_laid_out_as_the_whole(
     maps: int, features: int, kernel: Vec3, stride: Vec3, data: st.DataObject

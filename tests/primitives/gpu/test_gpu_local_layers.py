@@ -147,6 +147,7 @@ def test_kernels_compile_without_spills(chip: Chip) -> None:
             assert usage.spills == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(local_cases("convolutions") | local_cases("transposed"))
 def test_the_passes_around_a_dense_convolution_are_counted(case: Case) -> None:

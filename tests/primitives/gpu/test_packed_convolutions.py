@@ -89,6 +89,7 @@ def test_numbers_of_any_size_neither_overflow_nor_lose_digits(
     )
 
 
+@pytest.mark.slow_cases
 @in_both_formats
 @pytest.mark.parametrize("ratio", [2.0**-30, 2.0**-6, 1.0, 2.0**9, 2.0**40])
 def test_joined_values_have_scales_of_their_own(
