@@ -194,9 +194,13 @@ class DevicePart:
         """Return the shape of the array that holds a step's output, with the planes kept."""
         if self.swept is None:
             return step.shape_out
+        return extended(step.shape_out, self.swept.axis, self._planes_after.get(step.gives, 0))
+
+    @cached_property
+    def _planes_after(self) -> dict[str, int]:
+        """The planes that a sweep keeps of each step's output, by its value, for the next step."""
         after = (kept.planes for kept in self.kept[1:])
-        planes = dict(zip((it.gives for it in self.steps), after, strict=False))
-        return extended(step.shape_out, self.swept.axis, planes.get(step.gives, 0))
+        return dict(zip((it.gives for it in self.steps), after, strict=False))
 
     def _uses_of_block(self, storage: BlockStorage, alignment: int, spare: int) -> ArrayUses:
         """Return the arrays of a tiled network's block, and their uses."""
