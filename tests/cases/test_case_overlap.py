@@ -25,6 +25,7 @@ from znni.cases.concurrency import THREE_EACH, Concurrency
 from znni.cases.folder import cases_in, predict_cases
 from znni.cases.networks import alone
 from znni.core.errors import InvalidInput
+from znni.engine.pipeline import PreparedHere
 from znni.inference import session as session_module
 from znni.inference.open_run import OpenRun
 from znni.inference.plan_choice import given_or_found
@@ -313,6 +314,40 @@ def test_a_stopped_folder_lets_its_cases_go(
             pass
     report = predict_cases(cases, net, OPTIONS)
     assert len(report.reports) == 3
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_plan_under_which_memory_ran_out_is_not_tried_again(
+    tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next case is open already then. If two take turns, its first block may be read, too."""
+    monkeypatch.setattr(folder_module, "computed_at_once", lambda _: at_once)
+    net, cases = folder_of_cases(tmp_path)
+    for case in cases:
+        write(case.files[0], scan())
+    prepare, ready = CaseRun.prepare, PreparedHere.wait_until_ready
+    second_is_open, tried = threading.Event(), list[int]()
+
+    def opened(self: CaseRun) -> None:
+        prepare(self)
+        if self.case is cases[1]:
+            second_is_open.set()
+
+    def short(self: PreparedHere) -> None:
+        tried.append(self.plan.memory.total)
+        if tried[-1] == tried[0]:
+            assert second_is_open.wait(PATIENCE)
+            raise MemoryError
+        ready(self)
+
+    monkeypatch.setattr(CaseRun, "prepare", opened)
+    monkeypatch.setattr(PreparedHere, "wait_until_ready", short)
+    monkeypatch.setattr(PreparedPlans, "build_ahead", lambda *_: None)
+    report = predict_cases(cases, net, OPTIONS)
+    assert not report.failures
+    assert len(report.reports) == 3
+    assert tried.count(tried[0]) == 1
+    assert len(set(tried)) == 2
 
 
 def test_a_folder_in_use_is_not_emptied(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ PROCESS = 100
 def kept(monkeypatch: pytest.MonkeyPatch) -> PreparedPlans:
     here = SimpleNamespace(host=SimpleNamespace(memory=ALLOWED), gpus=())
     monkeypatch.setattr(prepared_plans, "machine_here", lambda _choices: here)
-    monkeypatch.setattr(prepared_plans, "_computation", lambda plan: plan.memory.total)
+    monkeypatch.setattr(prepared_plans, "prepared_as", lambda plan: plan.memory.total)
     found = PreparedPlans(Choices())
     found.look_up_limits()
     return found

@@ -22,6 +22,7 @@ from znni.engine.report import Report
 from znni.engine.run_state import Progress, RunState, no_progress
 from znni.engine.stage_chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
+from znni.engine.volume_runner import VolumeRunner
 from znni.inference.model_choice import open_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of, why_no_blocks
@@ -125,11 +126,15 @@ class OpenRun:
         self, on_begin: Callable[[Plan, int, int], None] = tell_nobody
     ) -> Callable[[], Report]:
         """Compute all blocks, and return a function that completes the output."""
-        session, stopwatch, output, plan = self._session, self._stopwatch, self._output, self.plan
+        session, stopwatch, output = self._session, self._stopwatch, self._output
         asked, reader, remaining = self._asked, self._reader, self._remaining
         last_steps = list[tuple[Action, Action]]()
         with self._abandoning(), session.prepared.running() as turn, ExitStack() as ending:
             left = remaining.voxels
+            plan = session.instead_of(self.plan, asked)
+            if plan is not self.plan:  # memory ran out under it after this run was opened
+                self._expected = session.expected(plan)
+                output.note_plan(plan.to_json())
             on_begin(self._expected, remaining.total - left, remaining.total)
             state = RunState(
                 reader, output, asked.stored.dtype, remaining, self._progress, asked.labels
@@ -138,20 +143,9 @@ class OpenRun:
             runner = session.runner(plan, self._weights, session.times, asked.stored)
             compiled_before = compiled_seconds()
             marks = list[int]()
-
-            def compute() -> None:
-                turn.compute()
-                if not marks:  # a run that goes on with a smaller plan begins to compute again
-                    marks.append(0)
-                    reset_high_water_mark()
-
-            def computed() -> None:
-                marks.append(high_water_mark())  # the next run resets it
-                turn.computed()
-
-            own = Turn(compute, turn.read, computed)
+            own = _own_turn(turn, marks, partial(_check_plan, session, runner, asked))
             accuracy = asked.choices.accuracy
-            spent = recheck(runner, state, output, asked.job, accuracy, smaller, Turn(compute))
+            spent = recheck(runner, state, output, asked.job, accuracy, smaller, Turn(own.compute))
             try:
                 spent += runner.run(state, smaller, last=not session.keeps, turn=own)
             finally:
@@ -203,6 +197,40 @@ class OpenRun:
         except BaseException as error:
             error.add_note(self._output.abandon(resume_advice(error)))
             raise
+
+
+def _own_turn(turn: Turn, marks: list[int], check: Action) -> Turn:
+    """Return a turn in which a run's peak of memory counts from its first turn to compute.
+
+    Args:
+        turn: the turn among all runs.
+        marks: takes the peak in bytes when all blocks are computed.
+        check: called when it is the run's turn to compute.
+    """
+
+    def compute() -> None:
+        turn.compute()
+        check()
+        if not marks:  # a run that goes on with a smaller plan begins to compute again
+            marks.append(0)
+            reset_high_water_mark()
+
+    def computed() -> None:
+        marks.append(high_water_mark())  # the next run resets it
+        turn.computed()
+
+    return Turn(compute, turn.read, computed)
+
+
+def _check_plan(session: Session, runner: VolumeRunner, asked: OpenRequest) -> None:
+    """Check that memory has not run out under a run's plan while the run waited for its turn.
+
+    Raises:
+        MemoryError: it has, in another run. This one then goes on as that did.
+    """
+    latest = runner.plans[-1]
+    if session.instead_of(latest, asked) is not latest:
+        raise MemoryError
 
 
 def _smaller(

@@ -48,7 +48,7 @@ class PreparedPlans:
             kind: differs for equal plans that are prepared otherwise, as with other weights.
             prepare: prepares the plan, unless it is kept.
         """
-        key, thread = (_computation(plan), kind), get_ident()
+        key, thread = (prepared_as(plan), kind), get_ident()
         self._end_building()
         with self._changed:
             # If the run before runs out of memory, it goes on with another plan. That may not wait
@@ -77,7 +77,7 @@ class PreparedPlans:
     def take(self, plan: Plan, kind: Hashable, prepare: Prepare) -> PreparedPlan:
         """Return a plan, prepared, which is kept no longer. All others are released."""
         self._end_building()
-        found = self._kept.pop((_computation(plan), kind), None)
+        found = self._kept.pop((prepared_as(plan), kind), None)
         self._kept.clear()
         return prepare(plan) if found is None else found
 
@@ -97,7 +97,7 @@ class PreparedPlans:
                 fits = plan.memory.total + self._beside <= allowed
                 if self._used or self._kept or plan.workers > 1 or not fits:
                     return
-                found = self._kept[_computation(plan), kind] = prepare(plan)
+                found = self._kept[prepared_as(plan), kind] = prepare(plan)
             found.wait_until_ready()
 
     def _end_building(self) -> None:
@@ -233,7 +233,7 @@ def _idle_memory(plan: Plan, device: DeviceKind) -> int:
     return memory.total - memory.process - memory.weights
 
 
-def _computation(plan: Plan) -> Hashable:
+def prepared_as(plan: Plan) -> Hashable:
     """Return a value that is equal for plans that one of them, prepared, can run."""
     network, host = without_statistics(plan.network), plan.machine.host
     gpus = tuple(gpu.number for gpu in plan.machine.gpus[: plan.workers])

@@ -28,7 +28,12 @@ from znni.inference.build_runner import prepare
 from znni.inference.first_measurement import fastest_measured
 from znni.inference.plan_choice import given_or_found, smaller_plan, tell_nobody
 from znni.inference.planning import as_here
-from znni.inference.prepared_plans import Prepare, PreparedPlans, without_statistics
+from znni.inference.prepared_plans import (
+    Prepare,
+    PreparedPlans,
+    prepared_as,
+    without_statistics,
+)
 from znni.inference.prestart import several_waiting
 from znni.inference.request import OpenRequest, Requirements
 from znni.machine.gpus import forget_answer
@@ -94,6 +99,7 @@ class Session:
         self._planning = RLock()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._plans_ahead: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._smaller: dict[Hashable, Plan] = {}
         self.prepared = PreparedPlans(self._choices)
         self._waiting_thread: ThreadPoolExecutor | None = None
 
@@ -189,13 +195,25 @@ class Session:
         return make, (output, weights.sha256)  # other networks may have equal layers
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
-        """Release all that is kept, and return a plan that takes less memory than a failed one."""
+        """Return a plan that takes less memory than a failed one. If it is new, release all plans.
+
+        Runs of equal jobs that are open already go on with it, too, by ``instead_of``.
+        """
+        if (plan := self.instead_of(failed, required)) is not failed:
+            return plan
         self.prepared.clear()
         plan = smaller_plan(failed, short, required)
+        if prepared_as(plan) != prepared_as(failed):
+            self._smaller[_job(required), prepared_as(failed)] = plan
         for job in ((_job(required), False), (_job(required), True)):
             if job in self._plans:
                 self._keep_plan(job, plan)
         return plan
+
+    def instead_of(self, plan: Plan, required: Requirements) -> Plan:
+        """Return a plan, or a smaller one with which a run went on when memory ran out under it."""
+        smaller = self._smaller.get((_job(required), prepared_as(plan)))
+        return smaller.normalized_as(required.network) if smaller else plan
 
     def releasing(self, runner: VolumeRunner) -> AbstractContextManager[None]:
         """Give back the memory of a plan whose blocks are all computed, if no run follows.
