@@ -50,7 +50,8 @@ SERIAL := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 APART := ZNNI_OME_ZARR_PYTHON=$(CURDIR)/.venv/ome-zarr/bin/python \
     ZNNI_DASK_KUBERNETES=$(CURDIR)/.venv/dask-kubernetes
 # Many tests wait for processes that they start: three workers keep two cores busy.
-WORKERS := -n 3 --dist worksteal $(if $(PASSED),--passed $(PASSED))
+# Before pytest knows the option, it takes a file in a word of its own for tests.
+WORKERS := -n 3 --dist worksteal $(if $(PASSED),--passed=$(PASSED))
 PYTEST := $(SERIAL) $(APART) $(BIN)/python -m pytest $(WORKERS) --share $(SHARE) --durations 20
 COVER := --cov=znni --cov=planner
 # Tests of whole runs, of primitives, of plans, and of everything that a missing library affects.
