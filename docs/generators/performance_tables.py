@@ -52,6 +52,9 @@ WINDOWED = {
     "torch fp16 channels_last_3d": "MONAI's inferer, PyTorch float16",
 }
 
+# The names of libraries that compute networks.
+COMPUTED_BY = {"znni": "znni", "pytorch": "PyTorch", "onnxruntime": "ONNX Runtime"}
+
 Records = Mapping[str, Record]
 Line = dict[str, str]  # cells of a table by their titles
 
@@ -611,11 +614,34 @@ def _taken(row: Row) -> str:
     return f"{millions:.2f} ({host})"
 
 
+def imported_in_windows(records: Records) -> str:
+    """Return how MedNeXt and transformers in windows differ from PyTorch and MONAI in float64."""
+    names = [f"import-families-{kind}-2-cores.json" for kind in ("mednext", "transformers")]
+    rows = [row for name in names for row in records[name].rows]
+    lines: dict[str, Line] = {}
+    for row in rows:
+        head = {".onnx": "ONNX", ".pt2": "`.pt2`"}[row["source"]]
+        line = lines.setdefault(
+            row["name"],
+            {
+                "network": row["name"],
+                "parameters": f"{row['parameters'] / 1e6:.1f} M",
+                "window": row["size"],
+                "volume": row["volume"],
+            },
+        )
+        line[f"{head} is computed by"] = COMPUTED_BY[row["computed_by"]]
+        line[f"{head}: one window"] = f"{row['window_error']:.0e}"
+        line[f"{head}: volume"] = f"{row['volume_error']:.0e}"
+    return _captioned(records, names, list(lines.values()))
+
+
 TABLES: dict[str, Callable[[Records], str]] = {
     "readme": readme_table,
     "readme-unets": readme_unets,
     "cpu-networks": cpu_networks,
     "cpu-unets": cpu_unets,
+    "imported-in-windows": imported_in_windows,
     "whole-scans": whole_scans,
     "gpu-whole-scans": gpu_whole_scans,
     "gpu-case-folder": gpu_case_folder,
