@@ -26,7 +26,7 @@ from znni.core.shapes import Vec3
 from znni.core.value_cache import store_value
 from znni.engine.stages.read import ReadModel
 from znni.inference import plan_cache, planning, text_cache
-from znni.inference.plan_cache import fastest_cached_or_found
+from znni.inference.plan_cache import fastest_cached_or_found, smallest_cached_or_found
 from znni.network.geometry import with_window
 from znni.network.layer_geometry import Padding
 from znni.network.layers import Conv
@@ -231,6 +231,18 @@ def test_other_code_searches_anew() -> None:
     fastest_cached_or_found(small_search())
     with mock.patch.object(plan_cache, "state_of_source", return_value="other code"):
         assert not fastest_cached_or_found(small_search())[1]
+
+
+def test_the_smallest_plan_is_kept_for_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = smallest_cached_or_found(small_search())
+    assert found == small_search().smallest()
+    fastest, kept = fastest_cached_or_found(small_search())
+    assert not kept  # the smallest plan does not serve as the fastest one
+    assert fastest.seconds < found.seconds
+    monkeypatch.setattr(Search, "smallest", mock.Mock(side_effect=AssertionError))
+    assert smallest_cached_or_found(small_search()) == found
+    with pytest.raises(AssertionError):
+        smallest_cached_or_found(small_search(LIMIT - 1))
 
 
 def test_under_less_memory_a_plan_serves_if_it_fits() -> None:

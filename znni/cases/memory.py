@@ -35,6 +35,7 @@ from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.engine.statistics import statistics_bytes
 from znni.inference.exporting import LABELS_ROOM
+from znni.inference.plan_cache import smallest_cached_or_found
 from znni.inference.planning import search
 from znni.network.network import Network
 
@@ -136,7 +137,7 @@ def room_of_files(
 
 def check_fits(found: Search) -> None:
     """Check that a plan of a case's network stays within the memory."""
-    smallest = found.smallest()
+    smallest = smallest_cached_or_found(found)
     if any(taken.total > on.memory for taken, on in smallest.limits.values()):
         raise does_not_fit(smallest, found.overhead)
 

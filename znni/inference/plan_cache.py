@@ -64,6 +64,25 @@ def fastest_cached_or_found(search: Search) -> tuple[Plan, bool]:
     return found, False
 
 
+def smallest_cached_or_found(search: Search) -> Plan:
+    """Return the plan of a search that takes the least memory, from the cache if it is there.
+
+    Raises:
+        InvalidInput: the primitives cannot compute the smallest patch.
+    """
+    key, folder = _key(search), plans_folder()
+    if key is None or folder is None:
+        return search.smallest()
+    host, gpu = _limits(search.machine)
+    path = folder / f"smallest-{key}-{host}-{gpu}.plan"
+    known = load_value(path, Plan)
+    if known and all(_is_known(step, search.catalogue) for step in known.steps):
+        return known
+    found = search.smallest()
+    store_value(path, found)
+    return found
+
+
 def store_plan(plan: Plan, search: Search) -> None:
     """Keep the fastest plan of a search, for searches that are alike."""
     key, folder = _key(search), plans_folder()
