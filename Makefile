@@ -18,7 +18,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # The share of the slow tests that make test runs: 1/4 is the second of four.
 SHARE ?= 0/1
-# A file to which make quick and make test add the tests that pass. Tests in it are left out.
+# A file to which make quick and make test add the tests that pass. Tests in it are left out. Delete it
+# after any change.
 PASSED ?=
 # The system whose missing parts make quick takes away: macos or windows.
 AS_IF ?=
@@ -50,9 +51,10 @@ SERIAL := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 APART := ZNNI_OME_ZARR_PYTHON=$(CURDIR)/.venv/ome-zarr/bin/python \
     ZNNI_DASK_KUBERNETES=$(CURDIR)/.venv/dask-kubernetes
 # Many tests wait for processes that they start: three workers keep two cores busy.
-# Before pytest knows the option, it takes a file in a word of its own for tests.
-WORKERS := -n 3 --dist worksteal $(if $(PASSED),--passed=$(PASSED))
-PYTEST := $(SERIAL) $(APART) $(BIN)/python -m pytest $(WORKERS) --share $(SHARE) --durations 20
+# --passed=FILE is one word: before pytest has read conftest.py, it takes a file in a word of its own
+# for a test.
+OPTIONS := -n 3 --dist worksteal $(if $(PASSED),--passed=$(PASSED))
+PYTEST := $(SERIAL) $(APART) $(BIN)/python -m pytest $(OPTIONS) --share $(SHARE) --durations 20
 COVER := --cov=znni --cov=planner
 # Tests of whole runs, of primitives, of plans, and of everything that a missing library affects.
 QUICK := @tests/quick.txt
@@ -110,7 +112,7 @@ check: $(QUICK_READY)
 	$(BIN)/lint-imports --no-cache
 
 quick: check
-	$(SERIAL) $(OTHER_SYSTEM) $(BIN)/python -m pytest $(WORKERS) -m 'not slow' $(QUICK)
+	$(SERIAL) $(OTHER_SYSTEM) $(BIN)/python -m pytest $(OPTIONS) -m 'not slow' $(QUICK)
 
 test: check setup
 	@if $(MONITORING); then \

@@ -230,10 +230,12 @@ class PassedTests:
     """Add the names of tests that pass to a file."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self._file, self._called = file, set[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
+        if report.passed and report.when == "call":
+            self._called.add(report.nodeid)
+        elif report.passed and report.when == "teardown" and report.nodeid in self._called:
             with self._file.open("a") as file:
                 file.write(f"{report.nodeid}\n")
 
@@ -248,6 +250,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seen = set[str]()
     for item in items:
+        # GPU tests are few and fast where there is a GPU: all of their cases are run.
         if item.get_closest_marker("slow_cases") and not item.get_closest_marker("gpu"):
             test = item.nodeid.partition("[")[0]
             if test in seen:

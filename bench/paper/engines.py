@@ -1,7 +1,8 @@
-"""Batches in pieces for cuDNN's own engines, within limits of workspace (µ-cuDNN, Figures 9 to 14).
+"""Batches in pieces for cuDNN's own engines, within limits of workspace.
 
-Engines compute in float32 without tensor cores, as in the paper. Its networks have planes. Here
-these are volumes of one plane. Layers with a stride are left out: znni's graphs of cuDNN have none.
+This is µ-cuDNN, Figures 10, 11 and 13. Engines compute in float32 without tensor cores, as in the
+paper. Its networks have planes. Here these are volumes of one plane. Layers with a stride are left
+out: znni's graphs of cuDNN have none.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ def rows_of(
                 seconds = float(np.dot(times, list(each)))
             whole = seconds if whole is None else whole
             yield {
-                "figure": "µ-cuDNN, 10 to 14",
+                "figure": "µ-cuDNN, 10, 11 and 13",
                 "case": f"{name}, batch {batch}, {limit // MIB} MiB a layer",
                 "name": f"{division}, {'shared out' if shared else 'each its own'}",
                 "seconds": seconds,

@@ -6,7 +6,7 @@ from itertools import combinations_with_replacement, product
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.paper.engines import (
@@ -55,6 +55,7 @@ def test_a_division_is_the_fastest_of_all(curve: Curve, mib: int) -> None:
         assert found == pytest.approx(tried(curve, mib * MIB, sizes_of(BATCH, division)))
 
 
+@settings(max_examples=25)
 @given(st.lists(CURVES, min_size=1, max_size=3), st.integers(0, 12), st.data())
 def test_shared_workspace_is_the_fastest_of_all(
     curves: list[Curve], mib: int, data: st.DataObject
@@ -78,6 +79,6 @@ def test_rows_of_a_network_gain_by_pieces_and_by_sharing() -> None:
     rows = list(rows_of("AlexNet", BATCH, planes, [fast] * 4, [2 * MIB]))
     gains = {row["name"]: row["gain"] for row in rows}
     assert gains[f"{WHOLE}, each its own"] == 1
-    assert gains[f"{WHOLE}, shared out"] == pytest.approx(8 * 4 / (7 * 4), rel=0.2)
+    assert gains[f"{WHOLE}, shared out"] == pytest.approx(8 / 7)
     assert gains[f"{POWERS}, each its own"] == pytest.approx(2)
     assert gains[f"{POWERS}, shared out"] == pytest.approx(2)

@@ -283,6 +283,8 @@ def test_weights_of_networks_that_do_not_run_take_no_memory(
     taken, run_one = list[int](), NetworkRuns.run
 
     def measured(*arguments: Any) -> None:
+        maps = Path("/proc/self/maps").read_text()
+        assert all(f"{name}.safetensors" in maps for name in ("organs", "vessels", "bones"))
         run_one(*arguments)
         taken.append(mapped_bytes(folder))
 

@@ -72,6 +72,9 @@ def infer_case(
     check_keywords(infer_case, PlanOptions, limits)
     case, networks = _asked(files, network, out, change, overwrite=overwrite)
     given = networks.weights(None if weights is None else Path(weights))
+    if weights is not None:  # memory counts the weights that are read
+        own = replace(networks.networks[0], weights=Path(weights))
+        networks = replace(networks, networks=(own,))
     options, told = Options(limits=Choices(**limits)), progress or no_step_progress
     here, machines = cluster_for(cluster, options, case.out, networks, case.earlier)
     with machines or nullcontext(), counting(machines.idle_here if machines else 0):

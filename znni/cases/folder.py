@@ -33,7 +33,7 @@ from znni.cases.concurrency import (
     with_limit,
 )
 from znni.cases.memory import KnownMemory
-from znni.cases.networks import NetworkSet, alone, beside_weights, counting
+from znni.cases.networks import NetworkSet, alone, bytes_kept, counting, leaving
 from znni.cases.on_cluster import CaseCluster, cluster_for, without_devices
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
@@ -142,7 +142,7 @@ def predict_cases(
 ) -> CasesReport:
     """Compute the labels of cases, one after the other.
 
-    Weights, plans and kernels stay in memory from case to case. While the networks of a case run,
+    Plans and kernels stay in memory from case to case. While the networks of a case run,
     the next cases are prepared, if memory allows, and the labels of earlier cases are written.
     A case that fails does not stop the others.
 
@@ -170,8 +170,9 @@ def predict_cases(
     options, machines, most, withheld = _shared_out(cluster, options, out, asked, earlier, most)
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
-    kept = beside_weights(options.limits, asked, earlier)[0]
-    session = Session(kept if len(left) > 1 else None)  # a single case uses no plan again
+    sizes = list(map(bytes_kept, (*asked.networks, *earlier)))
+    limits = leaving(options.limits, sum(sizes) - min(sizes))  # whichever network runs
+    session = Session(limits if len(left) > 1 else None)  # a single case uses no plan again
     for case in cases:
         if case not in left:
             discard_left(case)

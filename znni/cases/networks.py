@@ -13,11 +13,13 @@ from typing import TypeAlias
 from znni.cases.preparation import rules_of, unit_of
 from znni.components.rules import KeepLargest, Rule
 from znni.core.errors import DoesNotFit, InvalidInput, StepDoesNotFit
+from znni.core.mapped_file import FORGET
 from znni.core.plan_options import Choices
 from znni.core.shapes import FLOAT_BYTES
 from znni.core.text import counted, in_units
 from znni.inference.plan_choice import machine_here
 from znni.network.case_rules import CaseRules
+from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.network.weights_file import is_mapped
@@ -181,7 +183,9 @@ def leaving(limits: Choices, nbytes: int) -> Choices:
 
 def bytes_kept(network: Network) -> int:
     """Return the bytes of a network's weights while another network is computed."""
-    return 0 if is_mapped(network.weights) else FLOAT_BYTES * network.held_parameters
+    flipped = any(isinstance(it, Conv) and it.mode == "convolution" for it in network.weighted)
+    given_back = FORGET is not None and not flipped and is_mapped(network.weights)
+    return 0 if given_back else FLOAT_BYTES * network.held_parameters
 
 
 @contextmanager

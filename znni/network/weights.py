@@ -159,7 +159,7 @@ def load_weights(path: str | Path, network: Network) -> Weights:
 
 
 def _loaded(path: Path, network: Network, *, mapped: bool = False) -> Weights:
-    """Read a network's parameters as ``load_weights`` does, or map the file if it can be mapped."""
+    """Read parameters as ``load_weights`` does. With ``mapped``, map the file if possible."""
     arrays = (mapped_arrays(path) if mapped else None) or read_arrays(path)
     return _correlating(_weights_of(network, arrays, str(path)), network)
 
@@ -194,7 +194,13 @@ def checked_weights(given: Weights, network: Network) -> Weights:
                 f"ConvWeights(weight, bias)"
             )
         arrays |= {f"{name}.{kind}": array for kind, array in layer.arrays.items()}
-    return _weights_of(network, arrays, given.source)
+    found = _weights_of(network, arrays, given.source)
+    same = found.layers.keys() == given.layers.keys() and all(
+        array is arrays[f"{name}.{kind}"]
+        for name, layer in found.layers.items()
+        for kind, array in layer.arrays.items()
+    )
+    return given if same else found  # the given ones may know their hash
 
 
 def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> Weights:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
 from znni.core.mapped_file import MappedFile
+from znni.core.shapes import FLOAT_BYTES
 
 LENGTH_BYTES = 8  # at the beginning of a .safetensors file: the length of the header
 
@@ -102,6 +103,9 @@ def _is_float32(path: Path) -> bool:
     from safetensors import SafetensorError, safe_open
 
     try:
+        with path.open("rb") as file:  # arrays of some files would not be aligned
+            if int.from_bytes(file.read(LENGTH_BYTES), "little") % FLOAT_BYTES:
+                return False
         with safe_open(path, framework="numpy") as opened:
             return all(opened.get_slice(name).get_dtype() == "F32" for name in opened.keys())  # noqa: SIM118
     except (OSError, SafetensorError):  # to read the file gives the error
