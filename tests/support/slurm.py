@@ -131,8 +131,8 @@ class Slurm:
         return done.stdout
 
     def jobs(self) -> list[str]:
-        """Return the numbers of the jobs that wait or run."""
-        return self.run("squeue", "-h", "-o", "%A").split()
+        """Return the numbers of the jobs that wait or run. Cancelled ones may be ending still."""
+        return self.run("squeue", "-h", "-t", "PENDING,CONFIGURING,RUNNING", "-o", "%A").split()
 
 
 def start_munge() -> None:
