@@ -470,15 +470,20 @@ def test_weights_of_a_mapped_file_take_memory_while_they_are_used(tmp_path: Path
         mapped["conv"].weight[0] = 0
 
 
+def assert_is_read(file: Path) -> None:
+    """Check that a file is not mapped, and gives the weights that it gives elsewhere."""
+    assert not is_mapped(file)
+    weights = weights_for(NETWORK, file, None, mapped=True)
+    assert weights.sha256 == load_weights(file, NETWORK).sha256
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"), [("w.safetensors", "float16"), ("w.npz", "float32"), ("w.h5", "float32")]
 )
 def test_weights_of_other_files_are_read(tmp_path: Path, name: str, dtype: str) -> None:
     file = tmp_path / name
     SAVERS[file.suffix](good(dtype), file)
-    assert not is_mapped(file)
-    weights = weights_for(NETWORK, file, None, mapped=True)
-    assert weights.sha256 == load_weights(file, NETWORK).sha256
+    assert_is_read(file)
 
 
 def test_weights_that_would_not_be_aligned_are_read(tmp_path: Path) -> None:
@@ -489,9 +494,7 @@ def test_weights_that_would_not_be_aligned_are_read(tmp_path: Path) -> None:
     header = content[8 : 8 + length].rstrip() + b" "  # the format does not ask for more
     header += b" " * (len(header) % 4 == 0)
     file.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
-    assert not is_mapped(file)
-    weights = weights_for(NETWORK, file, None, mapped=True)
-    assert weights.sha256 == load_weights(file, NETWORK).sha256
+    assert_is_read(file)
 
 
 def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(tmp_path: Path) -> None:

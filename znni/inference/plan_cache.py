@@ -49,10 +49,10 @@ def fastest_cached_or_found(search: Search) -> tuple[Plan, bool]:
     Raises:
         DoesNotFit: no plan fits.
     """
-    key = _key(search)
-    folder = plans_folder()
-    if key is None or folder is None:
+    place = _place(search)
+    if place is None:
         return search.fastest()[0], False
+    folder, key = place
     like = list(_like(folder, key, search))
     host, gpu = _limits(search.machine)
     for it in like:
@@ -70,11 +70,10 @@ def smallest_cached_or_found(search: Search) -> Plan:
     Raises:
         InvalidInput: the primitives cannot compute the smallest patch.
     """
-    key, folder = _key(search), plans_folder()
-    if key is None or folder is None:
+    place = _place(search)
+    if place is None:
         return search.smallest()
-    host, gpu = _limits(search.machine)
-    path = folder / f"smallest-{key}-{host}-{gpu}.plan"
+    path = _file(*place, search, "smallest-")
     known = load_value(path, Plan)
     if known and all(_is_known(step, search.catalogue) for step in known.steps):
         return known
@@ -85,11 +84,20 @@ def smallest_cached_or_found(search: Search) -> Plan:
 
 def store_plan(plan: Plan, search: Search) -> None:
     """Keep the fastest plan of a search, for searches that are alike."""
+    if place := _place(search):
+        store_value(_file(*place, search), plan)
+
+
+def _place(search: Search) -> tuple[Path, str] | None:
+    """Return the folder and the key of a search's plans; None if they are not kept."""
     key, folder = _key(search), plans_folder()
-    if key is None or folder is None:
-        return
+    return None if key is None or folder is None else (folder, key)
+
+
+def _file(folder: Path, key: str, search: Search, kind: str = "") -> Path:
+    """Return the file of a plan that was found within the memory of a search."""
     host, gpu = _limits(search.machine)
-    store_value(folder / f"{key}-{host}-{gpu}.plan", plan)
+    return folder / f"{kind}{key}-{host}-{gpu}.plan"
 
 
 def _like(folder: Path, key: str, search: Search) -> Iterator[_CachedPlan]:

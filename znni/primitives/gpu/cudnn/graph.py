@@ -215,6 +215,7 @@ class ConvolutionGraph:
     def _engines(
         self, x: int, weights: int, y: int
     ) -> Iterator[tuple[int, int, Callable[[], None]]]:
+        """Yield the engines as ``engines`` does, once cuDNN has listed them."""
         tried = 0
         for index in range(self._graph.get_execution_plan_count()):
             if tried == MOST_TRIED:
