@@ -118,21 +118,19 @@ AnyWork = TypeVar("AnyWork", bound=Work)
 
 
 @dataclass(frozen=True)
-class ShapedPrimitive(ABC, Generic[AnyWork]):
-    """A primitive of a GPU.
+class NamedPrimitive:
+    """A primitive of a GPU that has the name and the accuracy of its number format.
 
     Attributes:
         device: the GPU.
         numbers: the format of the numbers that it multiplies.
         family: the name of the primitive, without that of the format.
-        is_steady: whether the work of a layer is always the same.
     """
 
     device: Device
     numbers: NumberFormat
     family: ClassVar[str]
     version: ClassVar[int] = 1
-    is_steady: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -143,6 +141,19 @@ class ShapedPrimitive(ABC, Generic[AnyWork]):
     def accuracy(self) -> float:
         """The relative error that it promises."""
         return self.numbers.accuracy
+
+
+@dataclass(frozen=True)
+class ShapedPrimitive(NamedPrimitive, ABC, Generic[AnyWork]):
+    """A primitive of a GPU that a value describes: its work.
+
+    Attributes:
+        is_steady: whether the work of a layer is always the same.
+        takes_slopes: whether the kernels of a convolution take a slope for each map.
+    """
+
+    is_steady: ClassVar[bool] = True
+    takes_slopes: ClassVar[bool] = False
 
     @abstractmethod
     def work(self, layer: Operation, shape: Shape5) -> AnyWork | None:
@@ -170,7 +181,7 @@ class ShapedPrimitive(ABC, Generic[AnyWork]):
         for known, work in self._latest:
             if known == (layer, shape):
                 return work
-        found = self.work(layer, shape) if has_source(layer) else None
+        found = self.work(layer, shape) if self.takes_slopes or has_source(layer) else None
         if self.is_steady:
             self._latest[:] = [((layer, shape), found)]
         return found

@@ -7,7 +7,7 @@ A block goes along z and keeps the sums of all planes that see a plane of input 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,14 +18,15 @@ from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv, ConvTranspose, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
-from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applying, convolved_with_gaps
+from znni.plans.cost import Cost
+from znni.plans.primitive import Run, convolved_with_gaps
 from znni.primitives.gpu.arranged.arrangement import taps_of_phase
 from znni.primitives.gpu.common.activation import (
     activate_over_maps,
     sloped_activation_source,
     with_softmax,
 )
+from znni.primitives.gpu.common.base import ShapedPrimitive, Work
 from znni.primitives.gpu.common.hardware import (
     AMPERE_NEEDED,
     COMMON_BLOCK_SHARED,
@@ -35,7 +36,7 @@ from znni.primitives.gpu.common.hardware import (
 )
 from znni.primitives.gpu.common.kernels import shared_copies_source
 from znni.primitives.gpu.common.map_sums import in_fours
-from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, NumberFormat
 from znni.primitives.gpu.common.voxels import MOST, strided
 from znni.primitives.gpu.depthwise.geometry import Division, Taps, division
 
@@ -44,54 +45,63 @@ from znni.primitives.gpu.depthwise.geometry import Division, Taps, division
 FLOPS_TOGETHER = 256
 ISSUED = 0.7
 
+# Sums of the taps of one map are more exact than those over many maps.
+FEW_SUMS = NumberFormat("float32", accuracy=1e-5)
 
-class Work(NamedTuple):
-    """The work of a layer on inputs of one shape.
+
+@dataclass(frozen=True)
+class DepthwiseWork(Work):
+    """The work of a depthwise layer.
 
     Attributes:
-        out: the shape of the output.
+        layer: the layer.
         division: its division among blocks.
         chip: the GPU's chip.
     """
 
     layer: Conv | ConvTranspose
-    out: Shape5
     division: Division
     chip: Chip
+    writes_views: ClassVar[bool] = True
+
+    @property
+    def flops(self) -> float:
+        """Operations of a call, if each instruction is a multiply-add."""
+        return 2.0 * self.division.instructions(self.out)
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the GPU's nominal float32 rate that these sustain."""
+        return ISSUED * FLOPS_TOGETHER / self.chip.cycle_flops
+
+    @property
+    def map_weights(self) -> int:
+        """The weights of all phases of a map, or of maps that lie together."""
+        taps = self.division.tile.taps
+        return taps.weights * taps.phases.z * taps.phases.y
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of weights, biases and slopes."""
+        return FLOAT_BYTES * self.out.f * (self.map_weights + 2)
+
+    @property
+    def cost(self) -> Cost:
+        """The cost: the input is read once, but for the edges of tiles."""
+        return with_softmax(super().cost, self.layer.activation, self.out)
 
 
 @dataclass(frozen=True)
-class GpuDepthwise:
+class GpuDepthwise(ShapedPrimitive[DepthwiseWork]):
     """Depthwise convolution on a GPU, with bias and activation."""
 
-    device: Device
-    name: str = "gpu_depthwise"
-    accuracy: float = 1e-5
-    version = 1
+    numbers: NumberFormat = FEW_SUMS
+    family: ClassVar[str] = "gpu_depthwise"
+    takes_slopes: ClassVar[bool] = True
 
-    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output's shape, if each output map sees one input map."""
-        work = self._work(layer, shape)
-        return None if work is None else work.out
-
-    def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Return the cost: the input is read once, but for the edges of tiles."""
-        layer, out, parts, chip = applying(self._work(layer, shape), self, layer, shape)
-        phases = parts.tile.taps.phases
-        weights = parts.tile.taps.weights * phases.z * phases.y
-        instructions = parts.instructions(out)
-        cost = Cost(
-            flops=2.0 * instructions,
-            bytes_moved=shape.nbytes + out.nbytes,
-            memory=Memory.beside(shape.nbytes + out.nbytes, 0, FLOAT_BYTES * out.f * (weights + 2)),
-            efficiency=ISSUED * FLOPS_TOGETHER / chip.cycle_flops,
-            writes_views=True,
-        )
-        return with_softmax(cost, layer.activation, out)
-
-    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def prepare(self, work: DepthwiseWork, weights: ConvWeights | None) -> Run:
         """Compile the kernel; order the weights as it reads them."""
-        layer, out, parts, _ = applying(self._work(layer, shape), self, layer, shape)
+        layer, shape, out, parts = work.layer, work.shape, work.out, work.division
         given, tile = conv_weights(layer, weights), parts.tile
         kernel = kernel_with_shared(
             source(layer.activation), "depthwise", tile.shared_bytes, tile.options
@@ -120,8 +130,8 @@ class GpuDepthwise:
 
         return run
 
-    def _work(self, layer: Operation, shape: Shape5) -> Work | None:
-        """Return the work of a layer; None if this primitive does not apply."""
+    def work(self, layer: Operation, shape: Shape5) -> DepthwiseWork | None:
+        """Decline maps made from several maps, and taps that registers do not hold."""
         chip = chip_of(self.device)
         if chip is None or not isinstance(layer, Conv | ConvTranspose):
             return None
@@ -132,7 +142,7 @@ class GpuDepthwise:
         parts = division(Taps.of(layer), out, processors_of(self.device, chip), limit)
         if parts is None or max(parts.blocks(out), shape.y * shape.x) > MOST:
             return None
-        return Work(layer, out, parts, chip)
+        return DepthwiseWork(shape, out, layer, parts, chip)
 
 
 def depthwise_shape(layer: Conv | ConvTranspose, shape: Shape5) -> Shape5 | None:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from znni.core.shapes import Shape5
 from znni.machine.arena import given_output, output_into
 from znni.machine.cuda_kernels import source_beside
-from znni.machine.machine import Device
 from znni.machine.packed_arrays import (
     GROUP,
     RECORD_BYTES,
@@ -23,7 +22,7 @@ from znni.network.layers import Layer, Operation, PackedLayer, on_float32
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying
-from znni.primitives.gpu.common.base import AnyWork, ShapedPrimitive
+from znni.primitives.gpu.common.base import AnyWork, NamedPrimitive, ShapedPrimitive
 from znni.primitives.gpu.common.kernels import definitions, float16_pair_source
 from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
 from znni.primitives.gpu.common.voxels import EFFICIENCY, countable, voxels_source
@@ -33,8 +32,8 @@ FLOPS = 4
 
 
 @dataclass(frozen=True)
-class ShapedPackedPrimitive(ShapedPrimitive[AnyWork]):
-    """A primitive of packed layers that a value describes: its work."""
+class PackedPrimitive(NamedPrimitive):
+    """A primitive of packed layers, in the format of the packed values."""
 
     numbers: TensorFormat = FLOAT16
 
@@ -45,37 +44,18 @@ class ShapedPackedPrimitive(ShapedPrimitive[AnyWork]):
 
 
 @dataclass(frozen=True)
-class GpuPackedPass:
-    """The base of layers that take and make packed values voxel by voxel, in one pass.
+class ShapedPackedPrimitive(PackedPrimitive, ShapedPrimitive[AnyWork]):
+    """A primitive of packed layers that a value describes: its work."""
 
-    Attributes:
-        device: the GPU.
-        numbers: the format of the values.
-    """
 
-    device: Device
-    numbers: TensorFormat = FLOAT16
+@dataclass(frozen=True)
+class GpuPackedPass(PackedPrimitive):
+    """The base of layers that take and make packed values voxel by voxel, in one pass."""
+
     kind: ClassVar[type[Layer]]
-    family: ClassVar[str]
-    version: ClassVar[int] = 1
     takes_sums: ClassVar[bool] = False  # sums of its input's maps
     may_leave: ClassVar[bool] = False  # whether it may leave its numbers to the layer after it
     resident: ClassVar[int] = 0  # bytes for each map
-
-    @property
-    def name(self) -> str:
-        """The name in the catalogue."""
-        return f"{self.family}{self.numbers.suffix}"
-
-    @property
-    def accuracy(self) -> float:
-        """The relative error that it promises."""
-        return self.numbers.accuracy
-
-    @property
-    def packed_parts(self) -> int:
-        """The parts of the packed numbers."""
-        return self.numbers.parts
 
     def output_of(self, layer: Any, shape: Shape5) -> Shape5 | None:
         """Return the shape of the output of a layer of its kind, or None if it declines."""

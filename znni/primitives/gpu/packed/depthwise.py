@@ -6,7 +6,7 @@ As it stores, it may add up each map for a norm.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import kernel_with_shared, source_beside
 from znni.machine.device_arena import new_device_output
-from znni.machine.machine import Device
 from znni.machine.packed_arrays import (
     GROUP,
     RECORD_BYTES,
@@ -26,40 +25,54 @@ from znni.machine.packed_arrays import (
 )
 from znni.network.layers import Activation, Conv, ConvTranspose, Operation, PackedLayer
 from znni.network.weights import ConvWeights, Float32, conv_weights
-from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applying
+from znni.plans.primitive import Run
 from znni.primitives.gpu.common.activation import sloped_activation_source
-from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, Chip, chip_of, processors_of
-from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
+from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, chip_of, processors_of
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import MOST
-from znni.primitives.gpu.depthwise.geometry import Division, Taps, division
+from znni.primitives.gpu.depthwise.geometry import Taps, division
 from znni.primitives.gpu.depthwise.primitive import (
-    FLOPS_TOGETHER,
-    ISSUED,
+    DepthwiseWork,
     blocks_source,
     depthwise_shape,
     kernels_by_step,
 )
 from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
-from znni.primitives.gpu.packed.base import common_source, into_output, strided
+from znni.primitives.gpu.packed.base import (
+    ShapedPackedPrimitive,
+    common_source,
+    into_output,
+    strided,
+)
 from znni.primitives.gpu.packed.pointwise import largest_bound
 
 
-class Work(NamedTuple):
-    """The work of a layer on inputs of one shape.
+@dataclass(frozen=True)
+class PackedDepthwiseWork(DepthwiseWork):
+    """The work of a depthwise layer of packed values.
 
     Attributes:
-        out: the shape of the output.
         sums: whether it adds up its maps.
-        division: its division among blocks.
-        chip: the GPU's chip.
     """
 
-    layer: Conv | ConvTranspose
-    out: Shape5
     sums: bool
-    division: Division
-    chip: Chip
+
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of input and output."""
+        parts = self.division.tile.taps.parts
+        return sum(packed_bytes(it, parts) for it in (self.shape, self.out))
+
+    @property
+    def bytes_moved(self) -> float:
+        """Bytes of input and output, and of the sums."""
+        return self.array_bytes + self.sums_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of weights, biases, slopes, records and sums."""
+        of_group = FLOAT_BYTES * (self.map_weights + 2 * GROUP) + RECORD_BYTES
+        return groups_for(self.out.f) * of_group + self.sums_bytes
 
     @property
     def sums_shape(self) -> tuple[int, ...]:
@@ -75,51 +88,13 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GpuPackedDepthwise:
+class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
     """Depthwise convolution of packed values."""
 
-    device: Device
-    numbers: TensorFormat = FLOAT16
-    version = 1
+    family: ClassVar[str] = "gpu_packed_depthwise"
 
-    @property
-    def name(self) -> str:
-        """The name in the catalogue."""
-        return f"gpu_packed_depthwise{self.numbers.suffix}"
-
-    @property
-    def accuracy(self) -> float:
-        """The relative error that it promises."""
-        return self.numbers.accuracy
-
-    @property
-    def packed_parts(self) -> int:
-        """The parts of the packed numbers."""
-        return self.numbers.parts
-
-    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output's shape, if each map is made from the same map of the input."""
-        found = self._work(layer, shape)
-        return None if found is None else found.out
-
-    def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Return the cost: one pass over input and output."""
-        work = applying(self._work(layer, shape), self, layer, shape)
-        taps, out = work.division.tile.taps, work.out
-        moved = sum(packed_bytes(it, self.numbers.parts) for it in (shape, out))
-        weights = taps.weights * taps.phases.z * taps.phases.y
-        resident = groups_for(out.f) * (FLOAT_BYTES * (weights + 2 * GROUP) + RECORD_BYTES)
-        return Cost(
-            flops=2.0 * work.division.instructions(out),
-            bytes_moved=moved + work.sums_bytes,
-            memory=Memory.beside(moved, 0, resident + work.sums_bytes),
-            efficiency=ISSUED * FLOPS_TOGETHER / work.chip.cycle_flops,
-            writes_views=True,
-        )
-
-    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def prepare(self, work: PackedDepthwiseWork, weights: ConvWeights | None) -> Run:
         """Compile the kernel; order the weights as it reads them."""
-        work = applying(self._work(layer, shape), self, layer, shape)
         conv, out, tile = work.layer, work.out, work.division.tile
         given = conv_weights(conv, weights)
         kernel = kernel_with_shared(
@@ -147,15 +122,15 @@ class GpuPackedDepthwise:
 
         def run(x: PackedArray) -> Any:
             y = new_device_output(out)._replace(sums=sums)
-            taken = *strided(x), *map(np.int32, shape.size), *constants, *most, *strided(y)
+            taken = *strided(x), *map(np.int32, work.shape.size), *constants, *most, *strided(y)
             given = *taken, *map(np.int32, counts), *added
             kernel((blocks,), (tile.threads,), given, shared_mem=tile.shared_bytes)
             return y
 
         return lambda x: into_output(out, self.numbers.parts, lambda: run(x))
 
-    def _work(self, layer: Operation, shape: Shape5) -> Work | None:
-        """Return the work of a layer; None if this primitive does not apply."""
+    def work(self, layer: Operation, shape: Shape5) -> PackedDepthwiseWork | None:
+        """Decline maps made from other maps, and what is left to other layers."""
         chip = chip_of(self.device)
         if chip is None or not isinstance(layer, PackedLayer):
             return None
@@ -173,7 +148,7 @@ class GpuPackedDepthwise:
         parts = division(taps, out, processors, COMMON_BLOCK_SHARED // 2)
         if parts is None or max(parts.blocks(out), shape.y * shape.x) > MOST:
             return None
-        return Work(conv, out, layer.sums, parts, chip)
+        return PackedDepthwiseWork(shape, out, conv, parts, chip, layer.sums)
 
 
 def ordered_weights(layer: Conv | ConvTranspose, weight: Float32, parts: int) -> Float32:
