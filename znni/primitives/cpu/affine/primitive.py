@@ -9,16 +9,15 @@ from znni.machine.arena import new_output
 from znni.machine.machine import Device
 from znni.network.layers import Affine, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
-from znni.plans.cost import Cost, Memory
+from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to
 from znni.primitives.cpu.common import rows
 from znni.primitives.cpu.common.activation import (
+    activate_further,
     row_finish,
-    softmax_over_maps,
     with_activation,
 )
 from znni.primitives.cpu.common.rows import RowPass
-from znni.primitives.cpu.common.streaming import bytes_to_write
 from znni.primitives.cpu.common.workers import workers
 
 
@@ -39,13 +38,8 @@ class AffineMaps:
         """Return the cost: a multiply-add for each value, and one pass over each array."""
         affine, out = applied_to(Affine, self, layer, shape)
         threads = self.device.threads
-        cost = Cost(
-            flops=2.0 * out.elements,
-            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
-            memory=Memory.beside(shape.nbytes + out.nbytes, workspace=rows.piece_bytes(threads)),
-            efficiency=rows.EFFICIENCY,
-            handed=rows.handed_out(out, threads),
-        )
+        handed = rows.handed_out(out, threads)
+        cost = rows.cost_of_pass(shape, out, 2.0, handed, rows.piece_bytes(threads))
         return with_activation(cost, affine.activation, out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
@@ -57,8 +51,7 @@ class AffineMaps:
         def run(x: Float32) -> Float32:
             y = new_output(out)
             RowPass(rows.SCALE, y, (x, x), given.weight, finish).run(pool)
-            if affine.activation == "softmax":
-                softmax_over_maps(y, pool)
+            activate_further(y, affine, pool)
             return y
 
         return run

@@ -323,7 +323,7 @@ def activate_values(y: Float32, activation: Activation, workers: Workers) -> Non
         workers.for_each(task, workers.shares(y.size, y.size // FEWEST_VALUES))
 
 
-def activate_further(y: Float32, layer: Conv | ConvTranspose, workers: Workers) -> None:
+def activate_further(y: Float32, layer: Weighted | Elementwise, workers: Workers) -> None:
     """Apply the part of a layer's activation that needs all maps: softmax.
 
     Args:

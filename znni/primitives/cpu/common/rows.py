@@ -13,7 +13,7 @@ import numpy as np
 from znni.core.shapes import Shape5
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
-from znni.plans.cost import HandedOut
+from znni.plans.cost import Cost, HandedOut, Memory
 from znni.primitives.cpu.common.activation import Finish, activate
 from znni.primitives.cpu.common.numba_kernel import (
     flat_view,
@@ -21,7 +21,12 @@ from znni.primitives.cpu.common.numba_kernel import (
     numba_kernel,
     output_view,
 )
-from znni.primitives.cpu.common.streaming import fetch_to_write, is_streamed, stream
+from znni.primitives.cpu.common.streaming import (
+    bytes_to_write,
+    fetch_to_write,
+    is_streamed,
+    stream,
+)
 from znni.primitives.cpu.common.workers import Workers, share_count
 
 # Floats that a worker makes at a time. They stay in the nearest cache.
@@ -99,6 +104,23 @@ def handed_out(out: Shape5, threads: int) -> HandedOut:
 def piece_bytes(threads: int) -> int:
     """Return the bytes of workspace of a ``RowPass``."""
     return 4 * threads * PIECE
+
+
+def cost_of_pass(
+    shape: Shape5, out: Shape5, flops: float, handed: HandedOut, workspace: int = 0
+) -> Cost:
+    """Return the cost of one pass over input and output.
+
+    Args:
+        shape: the shape of the input.
+        out: the shape of the output.
+        flops: the operations for each value of the output.
+        handed: the tasks of the pass.
+        workspace: the bytes of workspace.
+    """
+    arrays, moved = shape.nbytes + out.nbytes, shape.nbytes + bytes_to_write(out.nbytes)
+    memory = Memory.beside(arrays, workspace)
+    return Cost(flops * out.elements, moved, memory, EFFICIENCY, handed)
 
 
 @numba_kernel

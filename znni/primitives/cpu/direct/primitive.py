@@ -24,8 +24,8 @@ from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import BoundedByItself, Run, applied_to, convolved_with_gaps
 from znni.primitives.cpu.common.activation import (
     activate,
+    activate_further,
     row_finish,
-    softmax_over_maps,
     with_activation,
 )
 from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
@@ -172,8 +172,7 @@ class Direct(BoundedByItself):
                 )  # fmt: skip
 
             pool.for_each(task, parts)
-            if layer.activation == "softmax":
-                softmax_over_maps(y, pool)
+            activate_further(y, layer, pool)
             return y
 
         return run

@@ -12,10 +12,9 @@ from znni.machine.machine import Device
 from znni.network.layers import Operation, PadLayer
 from znni.network.padding import Beyond
 from znni.network.weights import ConvWeights, Float32
-from znni.plans.cost import Cost, Memory
+from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to, edge_filled
 from znni.primitives.cpu.common import rows
-from znni.primitives.cpu.common.streaming import bytes_to_write
 from znni.primitives.cpu.common.workers import workers
 
 
@@ -35,14 +34,7 @@ class EdgeFilling:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: one pass over each array, unless both are the same memory."""
         _, out = applied_to(PadLayer, self, layer, shape)
-        threads = self.device.threads
-        return Cost(
-            flops=float(out.elements),
-            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
-            memory=Memory.beside(shape.nbytes + out.nbytes, workspace=0),
-            efficiency=rows.EFFICIENCY,
-            handed=rows.handed_out(out, threads),
-        )
+        return rows.cost_of_pass(shape, out, 1.0, rows.handed_out(out, self.device.threads))
 
     def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""

@@ -13,7 +13,7 @@ from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to, convolved
 from znni.primitives.cpu.common.activation import (
-    softmax_over_maps,
+    activate_further,
     with_activation,
 )
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking
@@ -83,8 +83,7 @@ class WholeImageFft(ABC):
 
         def run(x: Float32) -> Float32:
             y = convolve(x)
-            if blocking.layer.activation == "softmax":
-                softmax_over_maps(y, blocking.workers)
+            activate_further(y, blocking.layer, blocking.workers)
             return y
 
         return run

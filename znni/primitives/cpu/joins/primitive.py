@@ -16,17 +16,16 @@ from znni.machine.arena import new_output
 from znni.machine.machine import Device
 from znni.network.layers import Add, Concat, Maximum, Multiply, Operation
 from znni.network.weights import ConvWeights, Float32
-from znni.plans.cost import Cost, Memory
+from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to, concatenated, joined
 from znni.primitives.cpu.common import rows
 from znni.primitives.cpu.common.activation import (
     Finish,
+    activate_further,
     row_finish,
-    softmax_over_maps,
     with_activation,
 )
 from znni.primitives.cpu.common.rows import RowPass
-from znni.primitives.cpu.common.streaming import bytes_to_write
 from znni.primitives.cpu.common.workers import Workers, workers
 
 
@@ -46,13 +45,7 @@ class Concatenation:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: a copy of all inputs."""
         _, out = applied_to(Concat, self, layer, shape)
-        return Cost(
-            flops=float(out.elements),
-            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
-            memory=Memory.beside(shape.nbytes + out.nbytes, workspace=0),
-            efficiency=rows.EFFICIENCY,
-            handed=rows.handed_out(out, self.device.threads),
-        )
+        return rows.cost_of_pass(shape, out, 1.0, rows.handed_out(out, self.device.threads))
 
     def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""
@@ -112,13 +105,7 @@ class Elementwise:
         handed = rows.handed_out(out, threads)
         if isinstance(join, Multiply) and join.spreads:
             handed = rows.handed_out(out._replace(n=1), threads).times(out.n)
-        cost = Cost(
-            flops=float(out.elements),
-            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
-            memory=Memory.beside(shape.nbytes + out.nbytes, workspace=rows.piece_bytes(threads)),
-            efficiency=rows.EFFICIENCY,
-            handed=handed,
-        )
+        cost = rows.cost_of_pass(shape, out, 1.0, handed, rows.piece_bytes(threads))
         return with_activation(cost, join.activation, out, threads)
 
     def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
@@ -133,8 +120,7 @@ class Elementwise:
             else:
                 inputs = first, np.broadcast_to(second, out)
                 RowPass(self.code, y, inputs, finish.bias, finish).run(pool)
-            if join.activation == "softmax":
-                softmax_over_maps(y, pool)
+            activate_further(y, join, pool)
             return y
 
         return run

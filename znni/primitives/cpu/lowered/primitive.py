@@ -16,8 +16,8 @@ from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import BoundedByItself, Run, applied_to, convolved
 from znni.primitives.cpu.common.activation import (
+    activate_further,
     row_finish,
-    softmax_over_maps,
     with_activation,
 )
 from znni.primitives.cpu.common.numba_kernel import flat_view, longest_rows
@@ -93,8 +93,7 @@ class Lowered(BoundedByItself):
         def run(x: Float32) -> Float32:
             y = new_output(out)
             convolve(prepared, block, x, y, pool)
-            if conv.activation == "softmax":
-                softmax_over_maps(y, pool)
+            activate_further(y, conv, pool)
             return y
 
         return run

@@ -22,8 +22,8 @@ from znni.primitives.cpu.common import rows
 from znni.primitives.cpu.common.activation import (
     CODES,
     activate,
+    activate_further,
     row_finish,
-    softmax_over_maps,
     with_activation,
 )
 from znni.primitives.cpu.common.lazy_kernel import lazy_njit
@@ -113,8 +113,7 @@ class Normalization:
                 pool.for_each(add_up, even_slices(work.planes, work.tasks))
                 _set_scaling(x.shape, 0, work.groups, work.maps, sums, *trained, scaling)
                 pool.for_each(scale, even_slices(work.planes, work.tasks))
-            if norm.activation == "softmax":
-                softmax_over_maps(y, pool)
+            activate_further(y, norm, pool)
             return y
 
         return run

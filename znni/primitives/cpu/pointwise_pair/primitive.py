@@ -23,8 +23,8 @@ from znni.plans.primitive import Run, applied_to, convolved_twice
 from znni.primitives.cpu.common.activation import (
     Finish,
     activate,
+    activate_further,
     row_finish,
-    softmax_over_maps,
     with_activation,
 )
 from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
@@ -161,8 +161,7 @@ class PointwisePair:
                 )  # fmt: skip
 
             pool.for_each(task, parts)
-            if pair.after.activation == "softmax":
-                softmax_over_maps(y, pool)
+            activate_further(y, pair.after, pool)
             return y
 
         return run

@@ -12,11 +12,11 @@ from znni.machine.arena import new_output, workspace
 from znni.machine.machine import Device
 from znni.network.layers import Operation, Upsample
 from znni.network.weights import ConvWeights, Float32
-from znni.plans.cost import Cost, HandedOut, Memory
+from znni.plans.cost import Cost, HandedOut
 from znni.plans.primitive import Run, applied_to, upsampled
 from znni.primitives.cpu.common.numba_kernel import flat_view, output_view
-from znni.primitives.cpu.common.rows import EFFICIENCY, PIECE, most_tasks
-from znni.primitives.cpu.common.streaming import bytes_to_write, is_streamed
+from znni.primitives.cpu.common.rows import PIECE, cost_of_pass, most_tasks
+from znni.primitives.cpu.common.streaming import is_streamed
 from znni.primitives.cpu.common.workers import share_count, workers
 from znni.primitives.cpu.upsampling.interpolation import (
     interpolate_planes,
@@ -56,15 +56,9 @@ class Upsampling:
         """Return the cost: a few operations for each value, and one pass over each array."""
         upsample, out = applied_to(Upsample, self, layer, shape)
         threads = self.device.threads
-        return Cost(
-            flops=FLOPS[self.mode] * out.elements,
-            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
-            memory=Memory.beside(
-                shape.nbytes + out.nbytes, workspace=4 * threads * _row_floats(upsample, shape)
-            ),
-            efficiency=EFFICIENCY,
-            handed=HandedOut(1, share_count(threads, out.n * out.f * out.z, most_tasks(out))),
-        )
+        handed = HandedOut(1, share_count(threads, out.n * out.f * out.z, most_tasks(out)))
+        workspace_bytes = 4 * threads * _row_floats(upsample, shape)
+        return cost_of_pass(shape, out, FLOPS[self.mode], handed, workspace_bytes)
 
     def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run, with the neighbours of each sample and their shares."""

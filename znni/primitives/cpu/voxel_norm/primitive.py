@@ -19,8 +19,8 @@ from znni.plans.primitive import Run, applied_to
 from znni.primitives.cpu.common import rows
 from znni.primitives.cpu.common.activation import (
     activate,
+    activate_further,
     row_finish,
-    softmax_over_maps,
     with_activation,
 )
 from znni.primitives.cpu.common.numba_kernel import (
@@ -95,8 +95,7 @@ class VoxelNorms:
                 )  # fmt: skip
 
             pool.for_each(task, pool.shares(out.n * out.size.volume, rows.most_tasks(out)))
-            if norm.activation == "softmax":
-                softmax_over_maps(y, pool)
+            activate_further(y, norm, pool)
             return y
 
         return run
