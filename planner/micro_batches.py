@@ -14,8 +14,9 @@ from math import inf
 
 from planner.pareto import Front
 from znni.core.option_types import Division
+from znni.plans.composed import Piece
 from znni.plans.cost import Cost
-from znni.plans.micro_batches import MicroBatches, Piece
+from znni.plans.micro_batches import MicroBatches
 from znni.plans.primitive import Primitive
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from planner.micro_batches import Offer
 from znni.core.shapes import Shape5
 from znni.network.layers import Operation
+from znni.plans.composed import Piece
 from znni.plans.primitive import Primitive
-from znni.plans.side_by_side import Share, SideBySide
+from znni.plans.side_by_side import SideBySide
 
 # A function that prices a primitive for some items. It returns None if the primitive does not
 # apply.
@@ -44,7 +45,7 @@ def shared_offer(
     first, second = parts
     if first is None or second is None:
         return None
-    both = SideBySide(Share(items, first.primitive), Share(shape.n - items, second.primitive))
+    both = SideBySide(Piece(1, items, first.primitive), Piece(1, shape.n - items, second.primitive))
     cost = both.cost(operation, shape)
     moving = cost.bytes_moved / both.device.bandwidth
     seconds = max(first.seconds, second.seconds, moving)

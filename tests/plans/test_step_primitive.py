@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from fakes import fake_catalogue
 
+from znni.plans.composed import Piece
 from znni.plans.composition import Composition, InTurn, PieceBy
-from znni.plans.micro_batches import MicroBatches, Piece
+from znni.plans.micro_batches import MicroBatches
 from znni.plans.step_primitive import composition_of, find_primitive, primitive_of
 
 

@@ -12,29 +12,17 @@ from dataclasses import dataclass
 
 from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, output_into
-from znni.machine.machine import Device
 from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Float32
+from znni.plans.composed import Composed, Piece
 from znni.plans.composition import AtOnce, ShareBy
 from znni.plans.cost import Cost, Memory
 from znni.plans.nominal_time import nominal_time
-from znni.plans.primitive import Catalogue, Primitive, Run, UsesGpu, applying
+from znni.plans.primitive import Catalogue, Run, UsesGpu
 
 
 @dataclass(frozen=True)
-class Share:
-    """The items of a batch that one primitive computes."""
-
-    items: int
-    primitive: Primitive
-
-    def of(self, shape: Shape5) -> Shape5:
-        """Return the shape of these items."""
-        return shape._replace(n=self.items)
-
-
-@dataclass(frozen=True)
-class SideBySide:
+class SideBySide(Composed):
     """Two primitives at the same time, as one.
 
     Attributes:
@@ -42,47 +30,18 @@ class SideBySide:
         on_gpu: the other items, by a primitive of the host that computes on a GPU.
     """
 
-    on_host: Share
-    on_gpu: Share
+    on_host: Piece
+    on_gpu: Piece
 
     @property
-    def name(self) -> str:
-        """The name in a plan's table, such as ``3 direct beside 61 host_ram_4GiB_gpu_direct``."""
-        return str(self.composition)
+    def parts(self) -> tuple[Piece, Piece]:
+        """Both pieces."""
+        return self.on_host, self.on_gpu
 
     @property
     def composition(self) -> AtOnce:
-        """The shares with the names of their primitives, as a plan stores them."""
-        on_host, on_gpu = (ShareBy(it.items, it.primitive.name) for it in self._shares)
-        return AtOnce(on_host, on_gpu)
-
-    @property
-    def device(self) -> Device:
-        """The host, which holds input and output."""
-        return self.on_host.primitive.device
-
-    @property
-    def accuracy(self) -> float:
-        """The relative error of the less accurate primitive."""
-        return max(share.primitive.accuracy for share in self._shares)
-
-    @property
-    def version(self) -> int:
-        """The sum of both versions. It grows with each."""
-        return sum(share.primitive.version for share in self._shares)
-
-    @property
-    def items(self) -> int:
-        """The items of the batch."""
-        return sum(share.items for share in self._shares)
-
-    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output shape; None for another batch, or if a primitive does not apply."""
-        if shape.n != self.items:
-            return None
-        shapes = [share.primitive.out_shape(layer, share.of(shape)) for share in self._shares]
-        first, second = shapes
-        return first and second and first._replace(n=first.n + second.n)
+        """The pieces with the names of their primitives, as a plan stores them."""
+        return AtOnce(*(ShareBy(it.items, it.primitive.name) for it in self.parts))
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return both primitives' work, workspace and memory, and the time of the slower one.
@@ -90,14 +49,14 @@ class SideBySide:
         The time is no less than the time of both primitives' traffic together. Copies to and from a
         GPU use the host's memory too.
         """
-        out = self._out(layer, shape)
-        costs = [share.primitive.cost(layer, share.of(shape)) for share in self._shares]
+        out = self.out(layer, shape)
+        costs = [share.primitive.cost(layer, share.of(shape)) for share in self.parts]
         memories = [cost.memory for cost in costs]
         workspace = sum(memory.workspace for memory in memories)
         moved = sum(cost.bytes_moved for cost in costs)
         alone = (
             nominal_time(share.primitive, cost)
-            for share, cost in zip(self._shares, costs, strict=True)
+            for share, cost in zip(self.parts, costs, strict=True)
         )
         return Cost(
             flops=sum(cost.flops for cost in costs),
@@ -115,9 +74,9 @@ class SideBySide:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare both primitives."""
-        out = self._out(layer, shape)
+        out = self.out(layer, shape)
         first, second = (
-            share.primitive.build(layer, share.of(shape), weights) for share in self._shares
+            share.primitive.build(layer, share.of(shape), weights) for share in self.parts
         )
         here = self.on_host.items
         placed = here * out.n // shape.n
@@ -139,13 +98,6 @@ class SideBySide:
 
         return run_both
 
-    @property
-    def _shares(self) -> tuple[Share, Share]:
-        return self.on_host, self.on_gpu
-
-    def _out(self, layer: Operation, shape: Shape5) -> Shape5:
-        return applying(self.out_shape(layer, shape), self, layer, shape)
-
 
 def shared_out(catalogue: Catalogue, chosen: AtOnce) -> SideBySide | None:
     """Return the two primitives as one; None unless the catalogue has each for its device."""
@@ -156,5 +108,5 @@ def shared_out(catalogue: Catalogue, chosen: AtOnce) -> SideBySide | None:
             return None
         if isinstance(primitive, UsesGpu) != computes_on_gpu:
             return None
-        shares.append(Share(share.items, primitive))
+        shares.append(Piece(1, share.items, primitive))
     return SideBySide(*shares)

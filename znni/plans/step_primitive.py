@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from znni.plans.composed import Composed, Piece
 from znni.plans.composition import AtOnce, Composition, InTurn
-from znni.plans.micro_batches import MicroBatches, Piece
+from znni.plans.micro_batches import MicroBatches
 from znni.plans.primitive import Catalogue, Primitive
-from znni.plans.side_by_side import SideBySide, shared_out
+from znni.plans.side_by_side import shared_out
 
 
 def composition_of(primitive: Primitive) -> Composition:
     """Return a plan's notation of a primitive: its name, or the names that it is composed of."""
-    if isinstance(primitive, MicroBatches | SideBySide):
+    if isinstance(primitive, Composed):
         return primitive.composition
     return primitive.name
 

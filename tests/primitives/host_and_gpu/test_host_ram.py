@@ -18,9 +18,10 @@ from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
 from znni.machine.nvrtc import compile_offline
 from znni.network.layers import Activation, Conv, Pool
+from znni.plans.composed import Piece
 from znni.plans.composition import AtOnce, ShareBy
 from znni.plans.primitive import UsesGpu, convolved, without_gpu
-from znni.plans.side_by_side import Share, SideBySide
+from znni.plans.side_by_side import SideBySide
 from znni.plans.step_primitive import find_primitive
 from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
@@ -99,7 +100,7 @@ def test_primitives_of_packed_values_compute_no_pieces() -> None:
 
 def in_both(items: int = 3) -> SideBySide:
     slow = Fake("slow", convolved, flops=100.0, resident=5, workspace=7)
-    return SideBySide(Share(items, slow), Share(8 - items, host_ram()))
+    return SideBySide(Piece(1, items, slow), Piece(1, 8 - items, host_ram()))
 
 
 def test_side_by_side_takes_the_memory_of_both_and_the_time_of_the_slower() -> None:
@@ -111,7 +112,7 @@ def test_side_by_side_takes_the_memory_of_both_and_the_time_of_the_slower() -> N
     assert cost.memory.gpu_resident == beside.memory.gpu_resident
     assert cost.seconds == 3 * 80 * 100**3 * 100 / HOST.flops  # the slow one's
     narrow = Fake("slow", convolved, device=replace(HOST, bandwidth=1e9))
-    crowded = SideBySide(Share(3, narrow), in_both().on_gpu).cost(HIDDEN, SHAPE)
+    crowded = SideBySide(Piece(1, 3, narrow), in_both().on_gpu).cost(HIDDEN, SHAPE)
     assert crowded.seconds == crowded.bytes_moved / 1e9  # of both, by the host's memory
     assert in_both(items=1).out_shape(HIDDEN, SHAPE._replace(n=7)) is None
 
@@ -138,7 +139,7 @@ def test_side_by_side_computes_each_item_once() -> None:
     layer, shape = Conv("layer", 2, 3, Vec3(2, 3, 2), "relu"), Shape5(4, 2, 5, 6, 7)
     first, second = Fake("first", convolved), Fake("second", convolved, workspace=64)
     case = random_case(layer, shape)
-    both = SideBySide(Share(1, first), Share(3, second))
+    both = SideBySide(Piece(1, 1, first), Piece(1, 3, second))
     expected = reference.convolution(case.x, layer, case.weights)
     np.testing.assert_allclose(case.run(both), expected, rtol=1e-5, atol=1e-5)
 
@@ -149,7 +150,7 @@ def test_an_error_beside_is_raised() -> None:
             raise RuntimeError("broken beside")
 
     layer, shape = Conv("layer", 1, 1, Vec3(1, 1, 1), "relu"), Shape5(2, 1, 3, 3, 3)
-    both = SideBySide(Share(1, Fake("good", convolved)), Share(1, Broken("bad", convolved)))
+    both = SideBySide(Piece(1, 1, Fake("good", convolved)), Piece(1, 1, Broken("bad", convolved)))
     with pytest.raises(RuntimeError, match="broken beside"):
         random_case(layer, shape).run(both)
 
