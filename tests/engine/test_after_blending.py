@@ -20,7 +20,7 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.after_blending import LABEL_PIECE, Blended, clear_unwanted
 from znni.engine.labels import Labels
 from znni.engine.stages.label import LabelModel
-from znni.engine.windows import BlendedWindows
+from znni.engine.windows import WindowInputs
 from znni.inference import api
 from znni.inference.planning import search
 from znni.inference.verify import verify
@@ -135,9 +135,9 @@ def test_labels_and_bytes_do_not_depend_on_the_blocks(tmp_path: Path) -> None:
 @pytest.fixture
 def count_windows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return a function that tells how many windows were computed since it was called last."""
-    compute, computed = BlendedWindows._input, [0]
+    compute, computed = WindowInputs.__call__, [0]
 
-    def counted(self: BlendedWindows, *given: Any) -> Any:
+    def counted(self: WindowInputs, *given: Any) -> Any:
         computed[0] += 1
         return compute(self, *given)
 
@@ -145,7 +145,7 @@ def count_windows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         found, computed[0] = computed[0], 0
         return found
 
-    monkeypatch.setattr(BlendedWindows, "_input", counted)
+    monkeypatch.setattr(WindowInputs, "__call__", counted)
     return count
 
 

@@ -82,8 +82,8 @@ def test_blocks_give_the_sums_over_all_windows(data: st.DataObject) -> None:
     rules: WindowRules = draw(st.sampled_from(["monai", "nnunet"]))
     window = Window(
         Vec3(draw(even), draw(even), draw(even)), draw(st.sampled_from([0.0, 0.3, 0.5])),
-        draw(st.sampled_from(["gaussian", "constant"])), draw(st.sampled_from(["", "x", "zy"])),
-        rules,
+        draw(st.sampled_from(["gaussian", "constant"])),
+        draw(st.sampled_from(["", "x", "zy", "zyx"])), rules,
     )  # fmt: skip
     net = network(window)
     x = volume(Vec3(*(draw(st.integers(1, 14)) for _ in "zyx")))

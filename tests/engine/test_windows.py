@@ -22,7 +22,6 @@ from znni.core.shapes import Box, Vec3
 from znni.engine import windows
 from znni.engine.backends.host.window_sums import WindowSums
 from znni.engine.block import alone
-from znni.engine.executor import Fragments
 from znni.engine.windows import BoxSums
 from znni.inference import api
 from znni.inference.inferer import Inferer
@@ -111,13 +110,13 @@ def test_a_mask_costs_no_windows_in_blocks_that_are_wanted(
     plan = search(net, size, **OPTIONS).fastest_for(Vec3(8, 8, 8))
     mask = np.ones(size, np.uint8)
     mask[0, 0, 17 : 17 + left_out] = 0  # in the third of five blocks
-    computed, run = [], windows.BlendedWindows._input
+    computed, run = [], windows.WindowInputs.__call__
 
-    def counted(blended: Any, *given: Any) -> Any:
+    def counted(inputs: Any, *given: Any) -> Any:
         computed.append(given)
-        return run(blended, *given)
+        return run(inputs, *given)
 
-    monkeypatch.setattr(windows.BlendedWindows, "_input", counted)
+    monkeypatch.setattr(windows.WindowInputs, "__call__", counted)
     outputs, runs = [], []
     for masked in (None, mask):
         out = np.zeros((3, *size), np.float32)
@@ -143,10 +142,12 @@ def test_groups_of_windows_do_not_depend_on_where_a_run_began(mirror: str) -> No
     def groups_of(read: list[tuple[Box, Any]]) -> list[tuple[set[bytes], Any]]:
         """The inputs that blocks compute one after the other, and their means."""
         blended, found = windows.BlendedWindows(net, patch), []
+        cut = windows.WindowInputs(net, patch)
         for written, mask in read:
             inputs = set()
 
-            def compute(given: Fragments, inputs: set[bytes] = inputs) -> Any:
+            def compute(block: Any, group: Any, inputs: set[bytes] = inputs) -> Any:
+                given = cut(block, group)
                 assert given.values.shape == (3, 2, *seen)
                 inputs.add(given.values.tobytes())
                 values = given.values[:, :, 1:-1, 1:-1, 1:-1]

@@ -123,25 +123,46 @@ def on_host(shape: Shape5) -> Float32:
     return np.empty(shape, np.float32)
 
 
-class BlendedWindows:
-    """Computes blocks of output from windows.
+class WindowPlace(NamedTuple):
+    """The place of a window in what the network sees of it.
 
-    A voxel's windows are added in the same order in every block, so its value does not depend on
-    the block. Windows without a voxel that needs output are not computed.
+    Attributes:
+        size: the extents that the network sees. There are zeros around a window, where the first
+            layers pad.
+        inside: the voxels that lie in the window.
+        used: the voxels of the window that are seen. Strides may leave out its last voxels.
+    """
 
-    Some windows are computed at once: a group of ``Window.groups``, or mirrored copies. If a group
-    has fewer, zeros stand for the others. A group is computed if any of its windows is.
+    size: Vec3
+    inside: tuple[slice, slice, slice]
+    used: tuple[slice, slice, slice]
 
-    The part of a window's output that lies in the next block along x is kept for that block. The
-    sums of that block begin with these windows anyway, because windows come in order of x. If
-    another block comes instead, as after an interruption, all its windows are computed. The same
-    holds if a mask left out windows of the block before.
+
+def window_place(network: Network, window: Window, patch: Vec3) -> WindowPlace:
+    """Return where a window lies in what a network sees of it.
+
+    Args:
+        network: the network.
+        window: its windows.
+        patch: the extents of a block.
+    """
+    seen = input_box(network, patch)
+    used = Box(ZERO, window.size).intersection(seen)
+    assert used is not None
+    return WindowPlace(seen.size, used.shifted(ZERO - seen.start).slices, used.slices)
+
+
+class WindowInputs:
+    """Cuts the inputs of a group of windows out of a block. Some of them are mirrored.
+
+    Some windows are computed at once: a group of ``Window.groups``. If a group has fewer, zeros
+    stand for the others.
 
     Args:
         network: the network, with windows over a volume.
         patch: the extents of a block.
         allocate: function that returns the array of an input.
-        threads: the number of threads that copy windows, and their mirrored copies.
+        threads: the number of threads that copy windows.
     """
 
     def __init__(
@@ -151,21 +172,70 @@ class BlendedWindows:
         allocate: Callable[[Shape5], Float32] = on_host,
         threads: int = 1,
     ) -> None:
-        if network.window is None:
-            raise ValueError(f"network {network.name} has no windows")
-        self._window = network.window
-        self._most_kept = network.window.tail(patch)
-        self._for_next: _SumsForNext | None = None
-        self._threads = threads
-        # The network sees zeros around a window, where its first layers pad.
-        seen = input_box(network, patch)
-        # Strides may leave out the last voxels of a window.
-        self._seen = allocate(Shape5.of(network.together, network.in_features, seen.size))
+        window = given_window(network)
+        self._window, self._threads = window, threads
+        self._place = window_place(network, window, patch)
+        shape = Shape5.of(network.together, network.in_features, self._place.size)
+        self._seen = allocate(shape)
         self._seen.fill(0)
-        used = Box(ZERO, self._window.size).intersection(seen)
-        assert used is not None
-        self._used = used.slices
-        self._inside = used.shifted(ZERO - seen.start).slices
+
+    def __call__(self, block: Block, group: Sequence[Copy]) -> Fragments:
+        """Return the inputs of a group, as fragments at the same place.
+
+        The next call overwrites them.
+        """
+        _, inside, used = self._place
+
+        def copy(_worker: int, number: int) -> None:
+            start, axes = group[number]
+            flipped = tuple(axis + 1 for axis in axes)
+            values = np.flip(values_of(block, self._window, start), flipped)
+            self._seen[number][:, *inside] = values[:, *used]
+
+        workers(self._threads).for_each(copy, range(len(group)))
+        self._seen[len(group) :] = 0
+        return Fragments(self._seen, (ZERO,), ONE)
+
+
+def values_of(block: Block, window: Window, start: Vec3) -> Float32:
+    """Return the values (f, z, y, x) of the window of a block that begins at a voxel."""
+    box = Box(start, start + window.size).shifted(ZERO - block.start)
+    values: Float32 = block.values[:, *box.slices]
+    return values
+
+
+def given_window(network: Network) -> Window:
+    """Return the windows of a network.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if network.window is None:
+        raise ValueError(f"network {network.name} has no windows")
+    return network.window
+
+
+class BlendedWindows:
+    """Computes blocks of output from windows.
+
+    A voxel's windows are added in the same order in every block, so its value does not depend on
+    the block. Windows without a voxel that needs output are not computed. A group of
+    ``Window.groups`` is computed if any of its windows is.
+
+    The part of a window's output that lies in the next block along x is kept for that block. The
+    sums of that block begin with these windows anyway, because windows come in order of x. If
+    another block comes instead, as after an interruption, all its windows are computed. The same
+    holds if a mask left out windows of the block before.
+
+    Args:
+        network: the network, with windows over a volume.
+        patch: the extents of a block.
+    """
+
+    def __init__(self, network: Network, patch: Vec3) -> None:
+        self._window = given_window(network)
+        self._most_kept = self._window.tail(patch)
+        self._for_next: _SumsForNext | None = None
 
     def begin_volume(self) -> None:
         """Forget the sums that are kept: the next block is of another volume."""
@@ -174,15 +244,15 @@ class BlendedWindows:
     def __call__(
         self,
         block: Block,
-        compute: Callable[[Fragments], Array],
+        compute: Callable[[Block, Sequence[Copy]], Array],
         begin: Callable[[Box], BoxSums],
     ) -> Array:
         """Return the mean (f', z, y, x) of the windows at the voxels that a block needs.
 
         Args:
             block: the block.
-            compute: function that returns the outputs (n, f', z, y, x) of some windows for their
-                inputs, which are fragments at the same place.
+            compute: function that returns the outputs (n, f', z, y, x) of a group of windows of the
+                block, and maybe further outputs.
             begin: function that returns sums over a box, in which no window is yet.
         """
         blended = self._window.blended(block.written)
@@ -201,7 +271,7 @@ class BlendedWindows:
                 continue
             if not any(self._is_wanted(block, self._box(start)) for start, _ in group):
                 continue
-            outputs = compute(self._input(block, group))
+            outputs = compute(block, group)
             for output, (start, axes) in zip(outputs, group, strict=False):
                 sums.add(output, start, axes)
         if end > next_start:
@@ -243,16 +313,3 @@ class BlendedWindows:
     def _box(self, start: Vec3) -> Box:
         """Return the voxels of a window."""
         return Box(start, start + self._window.size)
-
-    def _input(self, block: Block, group: Sequence[Copy]) -> Fragments:
-        """Return the inputs of a group of windows. Some windows are mirrored before."""
-
-        def copy(_worker: int, number: int) -> None:
-            start, axes = group[number]
-            seen = block.values[:, *self._box(start).shifted(ZERO - block.start).slices]
-            flipped = tuple(axis + 1 for axis in axes)
-            self._seen[number][:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
-
-        workers(self._threads).for_each(copy, range(len(group)))
-        self._seen[len(group) :] = 0
-        return Fragments(self._seen, (ZERO,), ONE)

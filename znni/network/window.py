@@ -270,6 +270,30 @@ class Window:
             while group := tuple(islice(copies, self.together)):
                 yield group
 
+    @property
+    def cut_for_gpu(self) -> int:
+        """The windows that are copied to a GPU for a group. It makes their mirrored copies itself.
+
+        A group of one window is copied as the network sees it, and so are windows that are not
+        mirrored.
+        """
+        copies, together = len(self.flips), self.together
+        if min(copies, together) == 1:
+            return together
+        if max(copies, together) % min(copies, together) == 0:  # no group begins between copies
+            return max(1, together // copies)
+        return (together - 2) // copies + 2
+
+    @property
+    def cut_voxels(self) -> int:
+        """The voxels of the windows that are copied to a GPU for a group."""
+        return self.cut_for_gpu * self.size.volume
+
+    @property
+    def mirrored_by_gpu(self) -> bool:
+        """True if a GPU makes the mirrored copies of windows."""
+        return self.cut_for_gpu < self.together
+
     def same_windows(self, voxel: Vec3) -> Box:
         """Return the voxels of the output that the same windows give as one of them."""
         assert self.volume is not None

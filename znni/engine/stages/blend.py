@@ -20,6 +20,7 @@ from znni.engine.workers.processes import SLOTS
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.network.network import Network
+from znni.network.window import Window
 from znni.plans.stage import Counts, Seconds, Setting, StageModel, larger
 from znni.plans.stored_values import Stored
 from znni.plans.totals import Number
@@ -83,8 +84,8 @@ class BlendModel(StageModel):
         if run.workers:
             masks = SLOTS * MASK_COPIES * each.voxels
             returned = bytes_returned(run, each)
-            return run.workers * (FLOAT_BYTES * each.at_once + returned + masks)
-        seen = larger(each.values_in, each.at_once)
+            return run.workers * (FLOAT_BYTES * _cut(run, window, each) + returned + masks)
+        seen = larger(each.values_in, _cut(run, window, each))
         if run.on_gpu and run.labels_on_gpu:
             return FLOAT_BYTES * (seen + window.size.volume) + each.voxels
         tail = 0 if run.uses_gpu else each.tail
@@ -105,6 +106,13 @@ class BlendModel(StageModel):
         means = 2 * network.blended_features * each.blended
         head = (network.blended_features + 1) * network.out_features if network.head else 0
         return FLOAT_BYTES * (sums + means + window.size.volume + head)
+
+
+def _cut(run: Setting, window: Window, each: Counts[Number]) -> Number:
+    """Return the values that are cut out of a block for the windows that are computed at once."""
+    if run.on_gpu and window.mirrored_by_gpu:
+        return run.network.in_features * window.cut_voxels + 0 * each.voxels
+    return each.at_once
 
 
 def model(machine: Machine, _stored: Stored, measured: HandlingTimes | None) -> BlendModel:

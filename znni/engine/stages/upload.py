@@ -40,6 +40,9 @@ class UploadModel(StageModel):
             return {}
         share = run.itemsize_in / FLOAT_BYTES
         is_locked = run.on_host or _locks_input(run)
+        window = run.network.window
+        if window:
+            share *= window.cut_for_gpu / window.together
         copied = each.runs * share * each.brought
         return {"transfer": copied * (self.locked if is_locked else self.ordinary)}
 
@@ -59,12 +62,16 @@ class UploadModel(StageModel):
         blocks = 0 if run.on_host or not _locks_input(run) else 2 * run.itemsize_in
         return blocks * each.values_in + 2 * each.handed
 
-    def gpu_bytes(self, _run: Setting, each: Counts[Number], /) -> Number:
+    def gpu_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of the first layers' next input.
 
         Their current input counts as the layers' memory. Of stored values, which take a half or
-        less, two inputs are beside the current one.
+        less, two inputs are beside the current one. So are the windows of two groups whose mirrored
+        copies the GPU makes.
         """
+        window = run.network.window
+        if window and window.mirrored_by_gpu:
+            return 2 * FLOAT_BYTES * run.network.in_features * window.cut_voxels + 0 * each.voxels
         return FLOAT_BYTES * each.first_input
 
 

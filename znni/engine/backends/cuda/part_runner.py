@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from znni.core.option_types import OutputType
+from znni.core.shapes import Shape5
 from znni.core.trace import GPU_TRACK, note_span
 from znni.engine.backends.cuda.carried import PlaneCopies
 from znni.engine.backends.cuda.labels import DeviceLabels
@@ -33,6 +34,7 @@ from znni.engine.stopwatch import Stopwatch
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.cuda_kernels import load_kernels
 from znni.machine.device_arena import ALIGNMENT
+from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.program import program_of
 from znni.plans.segments import Step
@@ -101,10 +103,14 @@ class DevicePartRunner:
             with self._compute:
                 self._runner = CudaStepRunner(program, plan.network, self._compute, copy_planes)
             self._executor = Executor(program, steps, runner=self._runner, carrier=self._runner)
-            self._upload = Upload(part.first_input, self._compute, itemsize, scale)
+            self._upload = Upload(self._copied_at_once(part), self._compute, itemsize, scale)
             extents = plan.network.blended_extents(plan.patch)
             dense = (plan.network.blended_features, *extents)
             self._places = cycle((_OutputBuffer(dense, dtype), _OutputBuffer(dense, dtype)))
+
+    def _copied_at_once(self, part: DevicePart) -> Shape5:
+        """Return the shape of the input that is copied to the GPU at a time."""
+        return part.first_input
 
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[ComputeStage]:
         """Return two stages, queueing and waiting, so that the GPU always has work queued.

@@ -6,15 +6,16 @@ stores them, the GPU computes the windows of the next block.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Box
+from znni.core.shapes import Box, Shape5
 from znni.engine.after_blending import Blended, Onto, onto
+from znni.engine.backends.cuda.mirrored_windows import MirroredWindows, cut_shape
 from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched
 from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.backends.registry import PartToRun
@@ -23,10 +24,12 @@ from znni.engine.executor import Fragments
 from znni.engine.labels import Labels
 from znni.engine.stages.label import piece_extents
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import ZERO, BlendedWindows
+from znni.engine.windows import ZERO, BlendedWindows, WindowInputs, given_window
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.locked_arrays import pinned
 from znni.network.weights import ConvWeights, Float32
+from znni.network.window import Copy
+from znni.plans.device_partition import DevicePart
 from znni.resampling.gpu import DeviceResampling
 
 
@@ -87,23 +90,25 @@ class DeviceWindows(DevicePartRunner):
     def __init__(self, wanted: PartToRun) -> None:
         super().__init__(wanted._replace(dtype="float32"))
         plan, network = wanted.plan, wanted.plan.network
-        if network.window is None:
-            raise ValueError(f"network {network.name} has no windows; use DevicePartRunner")
-        self._patch = plan.patch
-        self._blended: BlendedWindows | None = None
+        window = given_window(network)
+        self._blended = BlendedWindows(network, plan.patch)
         self._resampling: DeviceResampling | None = None
         self._threads = plan.machine.host.threads
         with device_errors(self._name), self._compute:
-            self._memory = WindowMemory(network.window, network.blended_features, plan.patch)
+            self._memory = WindowMemory(window, network.blended_features, plan.patch)
+            self._mirrored = (
+                MirroredWindows(network, plan.patch, self._threads)
+                if window.mirrored_by_gpu
+                else None
+            )
+            self._inputs = self._mirrored or WindowInputs(
+                network, plan.patch, pinned, self._threads
+            )
         self._compute.synchronize()
 
     def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[ComputeStage]:
         """Return two stages, for blocks of several windows: queueing, and waiting."""
-        blended = self._blended_windows()
-        blended.begin_volume()
-
-        def launch(block: Block) -> _Queued:
-            return self._launch_windows(blended, block)
+        self._blended.begin_volume()
 
         def finish(block: Block) -> BlendedOnGpu:
             queued: _Queued = block.values
@@ -119,16 +124,14 @@ class DeviceWindows(DevicePartRunner):
                 queued.onto,
             )
 
-        return [launch, finish]
+        return [self._launch_windows, finish]
 
-    def _blended_windows(self) -> BlendedWindows:
-        """Return the object that computes blocks. It keeps its array: locking pages takes long."""
-        if self._blended is None:
-            with device_errors(self._name):
-                self._blended = BlendedWindows(self._network, self._patch, pinned, self._threads)
-        return self._blended
+    def _copied_at_once(self, part: DevicePart) -> Shape5:
+        """Return the shape of the windows that are copied to the GPU at a time."""
+        network = self._network
+        return cut_shape(network) if given_window(network).mirrored_by_gpu else part.first_input
 
-    def _launch_windows(self, blended: BlendedWindows, block: Block) -> _Queued:
+    def _launch_windows(self, block: Block) -> _Queued:
         """Queue all windows of a block, and wait until the last one's input is copied.
 
         The GPU may still compute the last block. The block before that must be finished.
@@ -139,7 +142,7 @@ class DeviceWindows(DevicePartRunner):
         launched = Launched(next(self._places), [], [])
         with device_errors(self._name):
             with self._compute:
-                mean = blended(
+                mean = self._blended(
                     block, partial(self._windows, launched), partial(self._begin, launched)
                 )
             self._compute.record(launched.place.computed)
@@ -168,12 +171,14 @@ class DeviceWindows(DevicePartRunner):
             found[:, *piece.slices] = self._labelled(values, labels)
         return found
 
-    def _windows(self, launched: Launched, given: Fragments) -> Any:
-        """Queue the layers of some windows, and return their outputs (n, f', z, y, x)."""
+    def _windows(self, launched: Launched, block: Block, group: Sequence[Copy]) -> Any:
+        """Queue the layers of a group of windows, and return their outputs (n, f', z, y, x)."""
         parts, outputs = launched.parts, list[Fragments]()
         self._runner.spans = launched.steps
+        given = self._inputs(block, group)
         with self._upload.of(given) as values:
-            self._executor(given._replace(values=values), outputs.append)
+            seen = self._mirrored.copies(values[:], group) if self._mirrored else values
+            self._executor(given._replace(values=seen), outputs.append)
         parts.append(values)
         if len(parts) > 2:  # this input has the place of one whose windows are done
             parts[-3].settle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import cycle
 
@@ -17,12 +18,13 @@ from znni.engine.column import Column
 from znni.engine.executor import Executor, Fragments, built_steps, fragments_of
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import BlendedWindows, BoxSums
+from znni.engine.windows import BlendedWindows, BoxSums, WindowInputs
 from znni.machine.arena import SPARE
 from znni.machine.arrays import ALIGNMENT
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import DeviceArena
 from znni.network.weights import Float32
+from znni.network.window import Copy
 from znni.plans.program import program_of
 
 
@@ -127,10 +129,14 @@ class HostPartRunner:
             return WindowSums(window, box, sums, importance, threads)
 
         blended = BlendedWindows(network, self._plan.patch)
+        inputs = WindowInputs(network, self._plan.patch)
+
+        def compute(block: Block, group: Sequence[Copy]) -> Float32:
+            return self._outputs(inputs(block, group))
 
         def windows(block: Block) -> Blended:
             with stopwatch.during("host_layers"):
-                mean = blended(block, self._outputs, begin)
+                mean = blended(block, compute, begin)
                 wanted = block.with_output(window)
                 return Blended(mean, self._head, wanted, threads, onto(window, block))
 
