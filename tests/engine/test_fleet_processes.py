@@ -27,7 +27,7 @@ from worker_runners import NETWORK, Sums, made_with
 
 from znni.core import loading
 from znni.core.shapes import Box
-from znni.engine.last_blocks import LastBlocks
+from znni.engine.last_blocks import LastBlocks, Passing
 from znni.engine.tiles import make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.engine.workers.processes import WaitingProcesses
@@ -270,25 +270,40 @@ def test_no_worker_ends_before_it_has_started_though_no_block_needs_it() -> None
     assert workers.workers_memory > 2 * 2**20
 
 
-def test_a_process_is_told_once_when_all_its_blocks_are_computed() -> None:
-    told: list[int] = []
-    blocks = LastBlocks([partial(told.append, number) for number in range(3)])
+def test_a_process_is_told_once_when_its_last_block_is_taken_and_computed() -> None:
+    told: list[tuple[Passing, int]] = []
+    passings: tuple[Passing, ...] = ("taken", "computed")
+    blocks = LastBlocks(
+        {passing: partial(told.append, (passing, number)) for passing in passings}
+        for number in range(3)
+    )
     tiles = blocks.handed_out(make_job(NETWORK, SIZE, "valid", None, None).tiles(SIZE // 2))
+
+    def passes(number: int, passing: Passing) -> None:
+        block, seen = object(), list[int]()
+        before = len(told)
+        assert blocks.passing(number, passing, lambda: seen.append(len(told)))(block) is block
+        assert seen == [before]
+
     next(tiles)
     next(tiles)
     blocks.begun(1)
     blocks.all_started()
-    blocks.computed(1)
+    passes(1, "taken")
+    passes(1, "computed")
     for _ in tiles:
         blocks.begun(2)
     assert not told  # the reading of one block has not begun: any process may have taken it
     blocks.begun(0)
-    assert told == [1]
-    blocks.computed(0)
-    assert told == [1, 0]
-    while len(told) < 3:
-        blocks.computed(2)
-    assert told == [1, 0, 2]
+    assert told == [("taken", 1), ("computed", 1)]
+    passes(0, "taken")
+    assert told[2:] == [("taken", 0)]
+    passes(0, "computed")
+    assert told[3:] == [("computed", 0)]
+    while len(told) < 6:
+        passes(2, "taken")
+        passes(2, "computed")
+    assert told[4:] == [("taken", 2), ("computed", 2)]
 
 
 def test_workers_import_nothing_from_the_folder_of_the_user(

@@ -80,6 +80,79 @@ def test_other_work_waits_for_the_plan_that_runs(kept: PreparedPlans) -> None:
     taker.join()
 
 
+def test_the_next_run_begins_its_blocks_while_this_one_finishes(kept: PreparedPlans) -> None:
+    order: list[str] = []
+    ready(kept, "both", 500)
+    begun = threading.Event()
+
+    def next_run() -> None:
+        with kept.running() as turn:
+            ready(kept, "both", 500)
+            turn.compute()
+            order.append("next begins")
+            begun.set()
+            turn.finish()
+            order.append("next finishes")
+
+    other = threading.Thread(target=next_run, daemon=True)
+    with kept.running() as turn:
+        turn.compute()
+        turn.finish()
+        turn.read()
+        other.start()
+        assert not begun.wait(0.1)
+        order.append("finishing")
+        turn.finishing()
+        assert begun.wait(60)
+        other.join(0.1)
+        order.append("computed")
+        turn.computed()
+        other.join(60)
+    assert order == ["finishing", "next begins", "computed", "next finishes"]
+
+
+@pytest.mark.parametrize("next_fails", [False, True])
+def test_runs_go_on_after_memory_ran_out_in_the_last_stage(
+    kept: PreparedPlans, next_fails: bool
+) -> None:
+    """The next run has begun by then. Neither waits for the other without end."""
+    order: list[str] = []
+    ready(kept, "large", 900)
+    begun, failed = threading.Event(), threading.Event()
+
+    def smaller() -> None:
+        kept.clear()
+        ready(kept, "small", 400)
+
+    def next_run() -> None:
+        with kept.running() as turn:
+            ready(kept, "large", 900)
+            turn.compute()
+            begun.set()
+            assert failed.wait(60)
+            if next_fails:
+                smaller()
+            turn.compute()
+            turn.finish()
+            order.append("next has finished")
+
+    other = threading.Thread(target=next_run, daemon=True)
+    with kept.running() as turn:
+        turn.compute()
+        turn.finish()
+        turn.finishing()
+        other.start()
+        assert begun.wait(60)
+        failed.set()
+        smaller()
+        turn.compute()
+        turn.finish()
+        order.append("this has finished")
+        turn.computed()
+    other.join(60)
+    assert sorted(order) == ["next has finished", "this has finished"]
+
+
 def test_the_next_run_reads_and_computes_when_this_one_has(kept: PreparedPlans) -> None:
     """A plan that is still written from is not released for the next one."""
     order: list[str] = []

@@ -1,27 +1,36 @@
-"""The last block of each process: a process that has computed it can end."""
+"""The last block of each process: after it, the process can end, or another run can begin."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
+from typing import Any, Literal, TypeAlias
 
+from znni.engine.stage_chain import Work
 from znni.engine.tiles import Tile
+
+# What happens to a block: the last stage takes it from the stage before, or has computed it.
+Passing: TypeAlias = Literal["taken", "computed"]
 
 
 class LastBlocks:
-    """Tells each process, once, that it has computed its last block.
+    """Tells each process, once, that its last block is taken, and that it is computed.
 
     That block may not be written yet. Which process takes a block is known only when its reading
     begins. So a process is told only when the reading of all blocks has begun.
 
     Args:
-        leaves: for each process, a function that tells it. Any thread calls this function.
+        leaves: for each process, functions that tell it. Any thread calls these functions.
     """
 
-    def __init__(self, leaves: Iterable[Callable[[], None]]) -> None:
+    def __init__(self, leaves: Iterable[dict[Passing, Callable[[], None]]]) -> None:
         self._changing = Lock()
-        self._leaves = dict(enumerate(leaves))
-        self._computing = dict.fromkeys(self._leaves, 0)
+        self._leaves = {
+            (process, passing): tell
+            for process, tells in enumerate(leaves)
+            for passing, tell in tells.items()
+        }
+        self._before = dict.fromkeys(self._leaves, 0)  # blocks that are begun, and not so far
         # A block counts until it is read. ``all_started`` and the end of ``handed_out`` take
         # one off.
         self._pending = 2
@@ -39,16 +48,29 @@ class LastBlocks:
         self._settle()
 
     def begun(self, process: int) -> None:
-        """Note that a process has taken a block."""
+        """Note that a process has begun a block."""
         with self._changing:
-            self._computing[process] += 1
+            for key in self._before:
+                self._before[key] += key[0] == process
         self._settle()
 
-    def computed(self, process: int) -> None:
-        """Note that a process has computed a block that it had taken."""
-        with self._changing:
-            self._computing[process] -= 1
-        self._tell()
+    def passing(self, process: int, passing: Passing, first: Callable[[], None]) -> Work:
+        """Return a stage that notes that a block of a process has come so far.
+
+        Args:
+            process: the process.
+            passing: how far the block has come.
+            first: called before that is noted.
+        """
+
+        def note(block: Any) -> Any:
+            first()
+            with self._changing:
+                self._before[process, passing] -= 1
+            self._tell()
+            return block
+
+        return note
 
     def _settle(self) -> None:
         with self._changing:
@@ -57,7 +79,7 @@ class LastBlocks:
 
     def _tell(self) -> None:
         with self._changing:
-            through = [] if self._pending else [p for p, n in self._computing.items() if not n]
-            leaving = [self._leaves.pop(process) for process in through if process in self._leaves]
+            through = [] if self._pending else [key for key, n in self._before.items() if not n]
+            leaving = [self._leaves.pop(key) for key in through if key in self._leaves]
         for tell in leaving:
             tell()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, partial
 from statistics import fmean
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ from znni.core.volume import Action
 from znni.engine.backends.registry import backend_of
 from znni.engine.block import Block, ComputeStage
 from znni.engine.labels import Labels
-from znni.engine.last_blocks import LastBlocks
+from znni.engine.last_blocks import LastBlocks, Passing
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import (
     ChainThreads,
@@ -74,14 +74,22 @@ class BlockSlot(NamedTuple):
 class Turn(NamedTuple):
     """The turn of a run, among runs that read and compute one after the other.
 
+    If several stages compute a block, the next run begins its first block while the last stage
+    computes this run's last block.
+
     Attributes:
-        compute: waits until the run before has computed all its blocks.
+        compute: waits until the run before has computed all its blocks, or until only its last
+            stage works.
+        finish: waits until the run before has computed all its blocks.
         read: called once all blocks are read. The next run may read its first block.
+        finishing: called once the last of several stages has taken the last block.
         computed: called once all blocks are computed. The last ones may not be written yet.
     """
 
     compute: Action = nothing_to_do
+    finish: Action = nothing_to_do
     read: Action = nothing_to_do
+    finishing: Action = nothing_to_do
     computed: Action = nothing_to_do
 
 
@@ -253,17 +261,15 @@ def run_volume(
             timeline.note(f"process {process + 1} has its first block")
             return block
 
-        def noted(block: Block) -> Block:
-            timeline.note(f"process {process + 1} has computed its first block")
-            last_blocks.computed(process)
-            return block
-
         def after_reading() -> list[Work]:
             # In this process: ``PatchRunner.stages`` (``patch_runner.py``). For workers: ``Fleet``
             # has one stage.
             *before, final = map(passing_items, slot.stages())
             further = _timed(clock, "host_layers", after_layers)
-            return [*before, in_turn([final, *further, noted]), write]
+            computed = f"process {process + 1} has computed its first block"
+            noted = last_blocks.passing(process, "computed", partial(timeline.note, computed))
+            taken = [last_blocks.passing(process, "taken", turn.finish)] if before else []
+            return [*before, in_turn([*taken, final, *further, noted]), write]
 
         if slot.one_at_a_time:
             return StageChain(
@@ -275,11 +281,7 @@ def run_volume(
 
     per_process = [(slots, Lock()) for slots in prepared.block_slots(stopwatch, state.labels)]
 
-    then = turn.computed if len(per_process) == 1 else nothing_to_do
-    numbers = range(len(per_process))
-    last_blocks = LastBlocks(
-        _leaving(each, prepared, timeline, then, last=last) for each in numbers
-    )
+    last_blocks = LastBlocks(_leaving(prepared, timeline, turn, len(per_process), last=last))
     chains = [
         chain(number, slot, reading)
         for number, (slots, reading) in enumerate(per_process)
@@ -314,25 +316,23 @@ def run_volume(
 
 
 def _leaving(
-    number: int,
-    prepared: PreparedPlan,
-    timeline: Timeline,
-    computed: Action,
-    *,
-    last: bool,
-) -> Callable[[], None]:
-    """Return the function that is called after the last block of a process is computed.
+    prepared: PreparedPlan, timeline: Timeline, turn: Turn, processes: int, *, last: bool
+) -> Iterator[dict[Passing, Action]]:
+    """Yield, for each process, what is called when its last block is taken, and computed.
 
-    It takes the same arguments as ``run_volume``.
+    It takes the same arguments as ``run_volume``. A run in several processes keeps its turn.
     """
 
-    def leave() -> None:
+    def leave(number: int) -> None:
         timeline.note(f"process {number + 1} has computed its last block")
         if last:
             prepared.leave(number)
-        computed()
+        if processes == 1:
+            turn.computed()
 
-    return leave
+    for number in range(processes):
+        taken = turn.finishing if processes == 1 else nothing_to_do
+        yield {"taken": taken, "computed": partial(leave, number)}
 
 
 def _timed(stopwatch: Stopwatch, stage: ReportStage, works: Sequence[Work]) -> list[Work]:

@@ -145,7 +145,8 @@ class OpenRun:
             marks = list[int]()
             own = _own_turn(turn, marks, partial(_check_plan, session, runner, asked))
             accuracy = asked.choices.accuracy
-            spent = recheck(runner, state, output, asked.job, accuracy, smaller, Turn(own.compute))
+            before = Turn(own.compute, own.finish)
+            spent = recheck(runner, state, output, asked.job, accuracy, smaller, before)
             try:
                 spent += runner.run(state, smaller, last=not session.keeps, turn=own)
             finally:
@@ -219,7 +220,7 @@ def _own_turn(turn: Turn, marks: list[int], check: Action) -> Turn:
         marks.append(high_water_mark())  # the next run resets it
         turn.computed()
 
-    return Turn(compute, turn.read, computed)
+    return turn._replace(compute=compute, computed=computed)
 
 
 def _check_plan(session: Session, runner: VolumeRunner, asked: OpenRequest) -> None:

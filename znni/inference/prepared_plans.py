@@ -8,15 +8,46 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Condition, Lock, get_ident
+from typing import Literal, TypeAlias
 
 from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
+from znni.core.volume import Action
 from znni.engine.pipeline import PreparedPlan, Turn
 from znni.inference.plan_choice import machine_here
 from znni.network.network import Network
 from znni.plans.plan import Plan
 
 Prepare = Callable[[Plan], PreparedPlan]
+
+
+Work: TypeAlias = Literal["reading", "computing", "finishing"]
+
+
+class _Turns:
+    """Each work is done by one run at a time. A run is known by its thread.
+
+    Args:
+        changed: guards the turns, and is notified when one ends.
+    """
+
+    def __init__(self, changed: Condition) -> None:
+        self._changed = changed
+        self._runs: dict[Work, int] = {}
+
+    def begin(self, run: int, *works: Work) -> None:
+        """Wait until no other run does any of these works. Then they are this run's turn."""
+        with self._changed:
+            self._changed.wait_for(lambda: all(self._runs.get(it, run) == run for it in works))
+            self._runs |= dict.fromkeys(works, run)
+
+    def end(self, run: int, *works: Work) -> None:
+        """End those of the turns that are this run's."""
+        with self._changed:
+            for work in works:
+                if self._runs.get(work) == run:
+                    del self._runs[work]
+            self._changed.notify_all()
 
 
 class PreparedPlans:
@@ -34,10 +65,10 @@ class PreparedPlans:
         self._allowed: dict[DeviceKind, int] = {}
         self._kept: OrderedDict[Hashable, PreparedPlan] = OrderedDict()
         self._beside = 0  # bytes of the host that other work takes
-        self._turns: dict[str, int] = {}  # the threads of the runs that read, and that compute
         self._running: dict[int, Hashable] = {}  # by thread, what a run uses; None: nothing yet
         self._used = False
         self._changed = Condition()
+        self._turns = _Turns(self._changed)
         self._building = Lock()
 
     def get(self, plan: Plan, kind: Hashable, prepare: Prepare) -> PreparedPlan:
@@ -51,10 +82,12 @@ class PreparedPlans:
         key, thread = (prepared_as(plan), kind), get_ident()
         self._end_building()
         with self._changed:
-            # If the run before runs out of memory, it goes on with another plan. That may not wait
-            # for this run. So this run takes no memory before its turn to compute.
-            if thread in self._running and not (key in self._kept and self._fits(plan, key)):
-                self._begin("computing", thread)
+            if thread in self._running:
+                self._turns.end(thread, "finishing")  # of a plan that ran out of memory
+                # If the run before runs out of memory, it goes on with another plan. That may not
+                # wait for this run. So this run takes no memory before the other is done.
+                if not (key in self._kept and self._fits(plan, key)):
+                    self._turns.begin(thread, "computing", "finishing")
             if key in self._kept:  # its memory counts while this waits
                 self._kept.move_to_end(key)
             else:
@@ -116,38 +149,26 @@ class PreparedPlans:
         """
         thread = get_ident()
 
-        def compute() -> None:
-            self._begin("computing", thread)
+        def call(act: Callable[..., None], *works: Work) -> Action:
+            return lambda: act(thread, *works)
 
-        def read() -> None:
-            self._end("reading", thread)
-
-        def computed() -> None:
-            read()
-            self._end("computing", thread)
-
+        begin, end = self._turns.begin, self._turns.end
+        computed = call(end, "reading", "computing", "finishing")
         try:
             with self._changed:
-                self._begin("reading", thread)
+                begin(thread, "reading")
                 self._running[thread] = None
-            yield Turn(compute, read, computed)
+            yield Turn(
+                compute=call(begin, "computing"),
+                finish=call(begin, "finishing"),
+                read=call(end, "reading"),
+                finishing=call(end, "reading", "computing"),
+                computed=computed,
+            )
         finally:
             computed()
             with self._changed:
                 self._running.pop(thread, None)
-                self._changed.notify_all()
-
-    def _begin(self, work: str, thread: int) -> None:
-        """Wait for the turn to read, or to compute, which the run of a thread then has."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._turns.get(work, thread) == thread)
-            self._turns[work] = thread
-
-    def _end(self, work: str, thread: int) -> None:
-        """End the turn of a thread's run to read, or to compute, if the run has it."""
-        with self._changed:
-            if self._turns.get(work) == thread:
-                del self._turns[work]
                 self._changed.notify_all()
 
     @contextmanager

@@ -81,7 +81,6 @@ class DevicePartRunner:
         plan, part, dtype = wanted.plan, wanted.part, wanted.dtype
         self._name = plan.gpu.name
         self._head = wanted.head
-        self._wanted: Labels | None = None
         self._labels: DeviceLabels | None = None
         self._network = plan.network
         self._measured = wanted.measured
@@ -119,7 +118,6 @@ class DevicePartRunner:
             stopwatch: counts how long each stage works.
             labels: how values become labels; None: they are given as they are.
         """
-        self._wanted = labels
         column = Column(self._network.sweep_axis)
 
         def launch(block: Block) -> Launched:
@@ -129,7 +127,7 @@ class DevicePartRunner:
             return launched
 
         def finish(block: Block) -> NDArray[Any]:
-            dense, transfer, computing = self.finish(block.values)
+            dense, transfer, computing = self.finish(block.values, labels)
             stopwatch.add("transfer", transfer)
             stopwatch.add("gpu_layers", computing)
             return dense
@@ -175,8 +173,8 @@ class DevicePartRunner:
         self._runner.spans = steps
         self._executor(given, put, follows=follows)
 
-    def finish(self, launched: Launched) -> Finished:
-        """Wait for a patch, and copy its output to the host.
+    def finish(self, launched: Launched, labels: Labels | None) -> Finished:
+        """Wait for a patch, and copy its output to the host, or its labels.
 
         Raises:
             RunFailed: the GPU fails.
@@ -184,7 +182,7 @@ class DevicePartRunner:
         with device_errors(self._name):
             copying, computing = self._wait_for(launched)
             begun = perf_counter()
-            dense = self._brought(launched.place.dense, self._wanted)
+            dense = self._brought(launched.place.dense, labels)
             return Finished(dense, copying + perf_counter() - begun, computing)
 
     def _brought(self, dense: Any, labels: Labels | None) -> NDArray[Any]:
