@@ -70,6 +70,10 @@ Window = Annotated[
 Cases = Annotated[
     int, typer.Option(min=1, help="Also run over so many copies of the scan, in one command.")
 ]
+FastPython = Annotated[
+    Path | None,
+    typer.Option("--fast", help="The Python of an environment with FastSegmentator 0.1, for GPUs."),
+]
 Resamplings = Annotated[
     list[str] | None,
     typer.Option("--peer", help="default or torch: nnU-Net's resampling; repeatable."),
@@ -88,6 +92,7 @@ def whole_scan_command(
     cases: Cases = 1,
     device: Device = "cpu",
     peer: Resamplings = None,
+    fast: FastPython = None,
     repeats: Repeats = 1,
     threads: Threads = None,
     folder: Folder = None,
@@ -95,8 +100,8 @@ def whole_scan_command(
 ) -> None:
     """Time a whole scan from its file to its labels, by znni and by nnU-Net's own command.
 
-    nnU-Net runs with its default resampling and with PyTorch's. Networks have seeded weights, as
-    nnU-Net's trainer saves them.
+    nnU-Net runs with its default resampling and with PyTorch's. FastSegmentator runs over the same
+    results folder. Networks have seeded weights, as nnU-Net's trainer saves them.
     """
     cores = machine_with("cpu", threads).host.threads
     with nullcontext(folder) if folder else TemporaryDirectory() as place:
@@ -111,7 +116,18 @@ def whole_scan_command(
             rows = [_alone(at, scan, networks, classes, window, device, repeats)]
         else:
             rows = _beside_peers(
-                python, at, scan, networks, classes, window, device, peer, repeats, cases, cores
+                python,
+                at,
+                scan,
+                networks,
+                classes,
+                window,
+                device,
+                peer,
+                fast,
+                repeats,
+                cases,
+                cores,
             )
     report_all("whole-scan", [rows], [ceilings_with(device, cores)], out)
 
@@ -125,11 +141,12 @@ def _beside_peers(
     window: int,
     device: DeviceKind,
     peers: list[str] | None,
+    fast: Path | None,
     repeats: int,
     cases: int,
     cores: int,
 ) -> list[Row]:
-    """Return the rows of znni and of nnU-Net, over networks that nnU-Net's trainer saves."""
+    """Return the rows of znni and its peers, over networks that nnU-Net's trainer saves."""
     rows = []
     for name in PEERS:
         case = scan_case(classes, torch=name == TORCH, networks=networks, window=window)
@@ -137,6 +154,8 @@ def _beside_peers(
         runs.make(scan.resolve(), window)
         chosen = peers is None or name in peers
         rows += runs.rows(cases, repeats, own=name == DEFAULT, peer=name if chosen else None)
+        if fast and name == DEFAULT:
+            rows.append(runs.row_of_fast(fast, repeats))
     return rows
 
 
@@ -253,6 +272,24 @@ class _Runs:
                 runs = [self._nnunet(inputs) for _ in range(repeats)]
                 rows.append(self._row(name, count, runs) | (self._apart() if own else {}))
         return rows
+
+    def row_of_fast(self, python: Path, repeats: int) -> Row:
+        """Return the row of FastSegmentator's runs, one for each network."""
+        inputs, model = self._inputs(1), (self._folder / "model").resolve()
+
+        def run() -> Run:
+            taken = []
+            for fold in self._case.folds:
+                command = [
+                    str(python), "-m", "fastsegmentator.nnunet_infer_nii", "-i", str(inputs),
+                    "-o", str(self._empty("fast")), "--model_path", str(model),
+                    "--fold", str(fold), "--device", self._torch_device,
+                ]  # fmt: skip
+                progress(f"FastSegmentator, network {fold}")
+                taken.append(timed_command(command, self._environment()))
+            return sum(seconds for seconds, _ in taken), max(peak for _, peak in taken)
+
+        return self._row("FastSegmentator", 1, [run() for _ in range(repeats)])
 
     def _row(self, name: str, count: int, runs: Sequence[Run], first: Sequence[Run] = ()) -> Row:
         classes, networks = len(self._case.labels or ()), len(self._case.folds)
