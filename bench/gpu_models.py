@@ -11,6 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from bench.library_networks import export, monai, seeded
+from bench.library_networks import export, monai, primus, seeded
 from bench.models import Extents, Name, Overlap, Side
 from bench.peers.sliding_window import in_windows_of_monai
 from bench.record import Row
@@ -52,15 +53,18 @@ def _unetr(size: Vec3) -> Any:
     return monai("UNETR", 1, 5, tuple(size))
 
 
-NETS: dict[str, Callable[[Vec3], Any]] = {"MONAI SwinUNETR": _swin, "MONAI UNETR": _unetr}
-
-# PyTorch's ways: the type of autocast, or None, and whether the module is compiled.
-PEERS = {
-    "eager tf32": (None, False),
-    "eager fp16": ("float16", False),
-    "compiled tf32": (None, True),
-    "compiled fp16": ("float16", True),
+NETS: dict[str, Callable[[Vec3], Any]] = {
+    "MONAI SwinUNETR": _swin,
+    "MONAI UNETR": _unetr,
+    "nnU-Net Primus S": lambda size: primus("S", size.x),
 }
+
+# PyTorch's ways: the mode of ``torch.compile``; None: layer by layer.
+WAYS = {"eager": None, "compiled": "default", "autotuned": "max-autotune-no-cudagraphs"}
+KINDS = ("fp32", "tf32", "fp16")
+
+# Each peer's way, and its numbers.
+PEERS = {f"{way} {kind}": (WAYS[way], kind) for way, kind in product(WAYS, KINDS)}
 Peers = Annotated[list[str] | None, typer.Option("--peer", help="A peer; repeatable.")]
 
 
@@ -70,12 +74,12 @@ def gpu_models_command(
     window: Side = 96,
     overlap: Overlap = 0.5,
     accuracy: AccuracyClass = "tf32",
-    peer: Peers = None,
+    peers: Peers = None,
     out: Out = None,
 ) -> None:
     """Compare znni with PyTorch on a GPU, for models in ``.pt2`` files."""
     check_known("net", net or [], NETS)
-    check_known("peer", peer or [], PEERS)
+    check_known("peer", peers or [], PEERS)
     model_compilation.PAYS_SECONDS = 0.0
     machine = machine_with("gpu", None)
     windows, extents = Window(Vec3.of(window), overlap), Vec3.of(size)
@@ -83,7 +87,7 @@ def gpu_models_command(
         rows = [
             row
             for name in net or NETS
-            for row in _rows(name, Path(place), extents, windows, accuracy, peer or list(PEERS))
+            for row in _rows(name, Path(place), extents, windows, accuracy, peers or list(PEERS))
         ]
     report("gpu-models", [rows], [ceilings_with("gpu", machine.host.threads)], out)
 
@@ -110,10 +114,10 @@ def _rows(
     progress(f"{name}: znni")
     yield about | _ours(file, size, volume, window, accuracy, first, exact)
     module = module.cuda()
-    for peer in peers:
-        progress(f"{name}: PyTorch {peer}")
+    for way in peers:
+        progress(f"{name}: PyTorch {way}")
         begun = time.perf_counter()
-        compute = _peer(module, *PEERS[peer])
+        compute = peer(module, way)
         compute(first)
         torch.cuda.synchronize()
         ready = time.perf_counter() - begun
@@ -123,7 +127,7 @@ def _rows(
         )
         seconds = time.perf_counter() - begun
         yield about | {
-            "engine": f"PyTorch {peer}",
+            "engine": f"PyTorch {way}",
             "window_ms": _milliseconds(compute, first),
             "error": _error(compute(first), exact),
             "ready_seconds": ready,
@@ -168,20 +172,19 @@ def _ours(
     }
 
 
-def _peer(module: Any, half: str | None, compiled: bool) -> Callable[[Any], Any]:
-    """Return the function with which PyTorch computes windows."""
+def peer(module: Any, name: str) -> Callable[[Any], Any]:
+    """Return the function with which PyTorch computes windows, in one of ``PEERS``."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    mode, kind = PEERS[name]
     torch.backends.cudnn.benchmark = True
-    computes = torch.compile(module) if compiled else module
+    computes = torch.compile(module, mode=mode) if mode else module
 
     def compute(x: Any) -> Any:
-        with torch.inference_mode():
-            if half is None:
-                return computes(x)
-            with torch.autocast("cuda", getattr(torch, half)):
-                return computes(x).float()
+        torch.backends.cuda.matmul.allow_tf32 = kind != "fp32"
+        torch.backends.cudnn.allow_tf32 = kind != "fp32"
+        with torch.inference_mode(), torch.autocast("cuda", torch.float16, kind == "fp16"):
+            return computes(x).float()
 
     return compute
 

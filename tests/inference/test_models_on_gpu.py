@@ -23,8 +23,9 @@ from znni.inference import model_choice, model_compilation
 from znni.inference.model_compilation import compile_if_it_pays
 from znni.inference.planning import search
 from znni.inference.verify import verify
-from znni.network import model_files
-from znni.network.model_files import Measured, compile_model, compiled_file
+from znni.network import model_files, model_on_gpu
+from znni.network.model_files import WHOLE, Measured, compile_model, compiled_folder, is_compiled
+from znni.network.model_libraries import Refused
 from znni.network.models import Execution, Model
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -102,10 +103,10 @@ def test_a_pytorch_without_cuda_is_told_once(
     for _ in range(3):
         assert first.out_shape(model, SHAPE) is None
     assert caplog.messages == ["no GPU computes net.pt2: PyTorch 9.9 computes on the CPU alone"]
-    assert on_gpu.host_bytes([model], gpu()) == 0
+    assert on_gpu.host_bytes([model], [first]) == 0
     costs(monkeypatch, float32=0.0)
     on_gpu._refusal.cache_clear()
-    assert on_gpu.host_bytes([model], gpu()) == COST.memory
+    assert on_gpu.host_bytes([model], [first]) == COST.memory
 
 
 @pytest.mark.slow
@@ -116,9 +117,9 @@ def test_a_compiled_form_that_fails_leaves_the_layers(
     model = replace(model, window=WINDOW)
     costs(monkeypatch)
     primitive = PytorchOnGpu(gpu(), "float32", compiled=True)
-    file = compiled_file(model, WINDOW, primitive.execution)
-    file.parent.mkdir(parents=True)
-    file.touch()
+    assert primitive.out_shape(model, SHAPE) is None
+    assert not caplog.messages  # there is no compiled form to fail
+    Compiling()(model, WINDOW, primitive.execution)
     assert primitive.out_shape(model, SHAPE) is None
     assert caplog.messages == [
         "net.pt2: PyTorch 9.9 computes on the CPU alone; this is its compiled form, so it is "
@@ -135,11 +136,30 @@ def test_a_process_without_a_gpu_says_why(network: Network) -> None:
         model_files.measured(model, WINDOW, Execution(gpu="H200"))
     with pytest.raises(InvalidInput, match=r"net\.pt2: PyTorch .* computes on the CPU alone, bec"):
         compile_model(model, WINDOW, Execution(gpu="H200", compiled=True))
-    assert not any(compiled_file(model, WINDOW, Execution(gpu="H200")).parent.iterdir())
+    assert not is_compiled(model, WINDOW, Execution(gpu="H200", compiled=True))
+
+
+@pytest.mark.slow
+def test_a_compiled_form_that_cannot_be_opened_leaves_the_layers(
+    network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (model,) = network.models
+
+    def opening(_file: str, numbers: str, shape: Shape5, compiled: str) -> tuple[object, ...]:
+        if compiled:
+            raise Refused("PyTorch 9.9 cannot compile it: no g++")
+        return numbers, shape
+
+    monkeypatch.setattr(model_on_gpu, "open_on_gpu", opening)
+    on = Execution(gpu="H200", numbers="tf32", compiled=True)
+    assert model_files.opened_on_gpu(model, WINDOW, on) == ("tf32", SHAPE)
+    assert caplog.messages == [
+        f"{model.given}: PyTorch 9.9 cannot compile it: no g++; so it is computed layer by layer"
+    ]
 
 
 class Compiling:
-    """Compiles nothing, but leaves the file that a compilation makes, or refuses."""
+    """Compiles nothing, but marks a compiled form as whole, or refuses."""
 
     def __init__(self, refused: str = "") -> None:
         self.refused, self.times = refused, 0
@@ -148,9 +168,9 @@ class Compiling:
         self.times += 1
         if self.refused:
             raise InvalidInput(self.refused)
-        path = compiled_file(model, size, on)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        folder = compiled_folder(model, size, on)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / WHOLE).touch()
 
 
 @pytest.fixture
@@ -194,7 +214,7 @@ def test_a_long_run_compiles_once(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_a_gpu")
-def test_a_compilation_that_fails_is_told_and_not_tried_again(
+def test_a_compilation_that_fails_is_told_and_tried_again_with_another_compiler(
     network: Network, compiling: Callable[..., Compiling], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -204,9 +224,12 @@ def test_a_compilation_that_fails_is_told_and_not_tried_again(
         compile_if_it_pays(network, SIZE, Choices(device="gpu", costs="built-in"))
     assert taken.times == 1
     told = [it.message for it in caplog.records if it.levelno == logging.WARNING]
-    assert told == [
+    assert told == 2 * [
         "net.pt2: PyTorch 9.9 cannot compile it: no g++; so it is computed layer by layer"
     ]
+    monkeypatch.setattr(model_compilation, "which", lambda name: f"/new/{name}")
+    compile_if_it_pays(network, SIZE, Choices(device="gpu", costs="built-in"))
+    assert taken.times == 2  # a compiler that was installed may help
 
 
 def volume() -> Any:

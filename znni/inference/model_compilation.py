@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
+from importlib.util import find_spec
+from shutil import which
 
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.logged import telling_if_long
@@ -14,19 +17,24 @@ from znni.core.text import duration
 from znni.core.user_cache import warn_not_stored
 from znni.core.value_cache import ValueCache
 from znni.inference import planning
-from znni.network.model_files import compile_model, compiled_file
+from znni.network.model_files import UNCOMPILED, compile_model, compiled_folder, is_compiled
 from znni.network.model_on_gpu import CANNOT_COMPILE
 from znni.network.network import Network
 from znni.primitives.other_library.on_gpu import PytorchOnGpu
 
 log = logging.getLogger("znni")
 
-# Compilation pays off if a run takes longer. On an H200, SwinUNETR took 66 s to compile. A
-# window of 96^3 then took 16 ms instead of 28.
+# Compilation pays off if a run takes longer, because it takes a minute or more.
 PAYS_SECONDS = 240.0
 
 # The reasons why models cannot be compiled. All of them are text.
-REASONS = ValueCache("models", 2, str)
+REASONS = ValueCache("models", 3, str)
+
+# The compilers that PyTorch looks for, beside Triton and those that CC and CXX name.
+COMPILERS = ("cc", "gcc", "clang", "g++")
+
+# Errors that another run may not have.
+PASSING = ("out of memory", "No space left")
 
 
 def compile_if_it_pays(network: Network, volume: Vec3, choices: Choices) -> None:
@@ -50,8 +58,12 @@ def compile_if_it_pays(network: Network, volume: Vec3, choices: Choices) -> None
         return
     on, (model,) = replace(primitive.execution, compiled=True), network.models
     assert model.window is not None
-    about = (model.sha256, compiled_file(model, model.window, on).name)
-    if plan.seconds < PAYS_SECONDS or REASONS.load(about):
+    if plan.seconds < PAYS_SECONDS or is_compiled(model, model.window, on):
+        return  # a compiled form that the plan does not take is slower, or fails
+    folder = compiled_folder(model, model.window, on)
+    about = (model.sha256, folder.name, *_tools())
+    if why := REASONS.load(about):
+        log.warning("%s; %s", why, UNCOMPILED)
         return
     name = model.given or model.file
     log.info("compiling %s for %s, once: the run takes %s", name, on.gpu, duration(plan.seconds))
@@ -59,8 +71,15 @@ def compile_if_it_pays(network: Network, volume: Vec3, choices: Choices) -> None
         with telling_if_long(f"compiling {name}"):
             compile_model(model, model.window, on)
     except OSError as error:
-        warn_not_stored(compiled_file(model, model.window, on), error)
+        warn_not_stored(folder, error)
     except InvalidInput as error:
-        log.warning("%s; so it is computed layer by layer", error)
-        if CANNOT_COMPILE in str(error) and "out of memory" not in str(error):
-            REASONS.store(about, str(error))
+        why = str(error)
+        log.warning("%s; %s", why, UNCOMPILED)
+        if CANNOT_COMPILE in why and not any(each in why for each in PASSING):
+            REASONS.store(about, why)
+
+
+def _tools() -> tuple[object, ...]:
+    """Return the compilers that are here. Once others are, a model that failed is tried again."""
+    named = [os.environ[name] for name in ("CC", "CXX") if name in os.environ]
+    return find_spec("triton") is not None, *map(which, (*COMPILERS, *named))

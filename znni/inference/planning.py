@@ -213,7 +213,7 @@ def search_for(required: Requirements, machine: Machine, *, sweeps: bool = True)
     warm = inf if machine.absent else warm_bytes()
     overhead = overhead_of(required.network, required.job, touched, required.stored, costs, warm)
     if network.models and touched.gpus:
-        libraries = overhead.cuda + host_bytes(network.models, touched.gpus[0])
+        libraries = overhead.cuda + host_bytes(network.models, primitives.values())
         overhead = replace(overhead, cuda=libraries)
     division, output = choices.micro_batches, required.job.output
     query = Search(network, output, machine, primitives, overhead, model, division, device, sweeps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import logging
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,20 @@ from typing import Any
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.logged import telling_if_long
-from znni.core.shapes import Vec3
+from znni.core.shapes import Shape5, Vec3
 from znni.core.text import duration
-from znni.core.user_cache import delete_unused_once, user_cache
+from znni.core.user_cache import (
+    MOST_BYTES_OF_CODE,
+    delete_unused_once,
+    load,
+    user_cache,
+    write_whole,
+)
 from znni.core.value_cache import ValueCache
 from znni.network.models import NUMBERS, RUNTIMES, Execution, Model, Runtime
 from znni.network.weights import Float32
+
+log = logging.getLogger("znni")
 
 # The packages that install the libraries.
 PACKAGES: dict[Runtime, tuple[str, str]] = {
@@ -41,12 +49,13 @@ KEYS = {"describe": {"maps", "features", "fixed"}, "measure": {"windows", "shape
 # What it does meanwhile.
 WORK = {"describe": "opening", "measure": "measuring"}
 
-# The most bytes of all compiled models in the user's cache. One has the bytes of its weights.
-MOST_BYTES_COMPILED = 2**33
+# The file that marks a compiled form as whole.
+WHOLE = "whole"
 
 # The most seconds of a question. Compiling a large network takes some minutes.
 MOST_SECONDS = 1200.0
 
+UNCOMPILED = "so it is computed layer by layer"
 CHANGED = "has changed since; give the file that was used, or run again"
 
 
@@ -153,7 +162,7 @@ def measured(model: Model, size: Vec3, on: Execution) -> Measured:
         "numbers": NUMBERS if on.gpu and not on.compiled else [on.numbers],
         "maps": model.in_features,
         "size": list(size),
-        "compiled": str(compiled_file(model, size, on)) if on.compiled else "",
+        "compiled": str(compiled_folder(model, size, on)) if on.compiled else "",
     }
     asked = ("measure", json.dumps(about))
     said = _answer(model.runtime, Path(model.file), model.sha256, asked, model.given)
@@ -167,12 +176,17 @@ def measured(model: Model, size: Vec3, on: Execution) -> Measured:
     return Measured(**said["windows"][on.numbers])
 
 
-def compiled_file(model: Model, size: Vec3, on: Execution) -> Path:
-    """Return the file of a model's compiled form, which need not be there."""
+def compiled_folder(model: Model, size: Vec3, on: Execution) -> Path:
+    """Return the folder of a model's compiled form, which need not be there."""
     release = version(PACKAGES[model.runtime][0])
     about = repr((model.sha256, release, tuple(size), on.gpu, on.numbers))
     name = hashlib.sha256(about.encode()).hexdigest()[:32]
-    return user_cache() / "compiled-models" / f"{name}.pt2"
+    return user_cache() / "compiled-models" / name
+
+
+def is_compiled(model: Model, size: Vec3, on: Execution) -> bool:
+    """Return whether a model was compiled for such windows before."""
+    return load(compiled_folder(model, size, on) / WHOLE) is not None
 
 
 def compile_model(model: Model, size: Vec3, on: Execution) -> None:
@@ -181,17 +195,13 @@ def compile_model(model: Model, size: Vec3, on: Execution) -> None:
     Raises:
         InvalidInput: the library cannot compile it here.
     """
-    path = compiled_file(model, size, on)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.pt2")
+    folder = compiled_folder(model, size, on)
+    folder.mkdir(parents=True, exist_ok=True)
     about = {"gpu": on.gpu, "numbers": on.numbers, "maps": model.in_features, "size": list(size)}
-    asked = ("compile", json.dumps({**about, "compiled": str(partial)}))
-    try:
-        _asked(model.runtime, Path(model.file), asked, model.given)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    delete_unused_once(path.parent, MOST_BYTES_COMPILED)
+    asked = ("compile", json.dumps({**about, "compiled": str(folder)}))
+    _asked(model.runtime, Path(model.file), asked, model.given)
+    write_whole(folder / WHOLE, b"")
+    delete_unused_once(folder.parent, MOST_BYTES_OF_CODE)
 
 
 @lru_cache(maxsize=1)
@@ -216,11 +226,17 @@ def opened_on_gpu(model: Model, size: Vec3, on: Execution) -> Callable[[Any, Any
     Raises:
         InvalidInput: the file is not there, or has changed.
     """
+    from znni.network.model_libraries import Refused
     from znni.network.model_on_gpu import open_on_gpu
 
     _check_unchanged(model)
-    compiled = str(compiled_file(model, size, on)) if on.compiled else ""
-    return open_on_gpu(model.file, on.numbers, compiled)
+    about = model.file, on.numbers, Shape5(1, model.in_features, *size)
+    if on.compiled:
+        try:
+            return open_on_gpu(*about, str(compiled_folder(model, size, on)))
+        except Refused as error:  # it compiled before: something is gone since
+            log.warning("%s: %s; %s", model.given, error, UNCOMPILED)
+    return open_on_gpu(*about, "")
 
 
 def _check_unchanged(model: Model) -> None:

@@ -2,13 +2,19 @@
 
 PyTorch launches its kernels on the caller's stream, so that a recording of a CUDA graph takes them
 in. It exchanges arrays by DLPack. The module imports little of znni, as ``model_libraries``.
+
+``torch.compile`` makes the compiled form. It keeps its code in a folder, from which a later process
+takes it in seconds.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,31 +27,102 @@ CANNOT_COMPILE = "cannot compile it"
 
 HALVES = ("float16", "bfloat16")
 
-# Only the GPU computes. A search for the host's vector instructions takes minutes, also when a
-# compiled form is loaded: it imports PyTorch in one new process for each kind.
-NO_VECTORS = {"cpp.vec_isa_ok": False}
 
-
-def open_on_gpu(file: str, numbers: str, compiled: str) -> Callable[[Any, Any, int], None]:
+def open_on_gpu(
+    file: str, numbers: str, shape: Sequence[int], compiled: str
+) -> Callable[[Any, Any, int], None]:
     """Return the function that computes an input (1, f, z, y, x) into an output, on a stream.
 
     Args:
         file: the ``.pt2`` file.
         numbers: the numbers that are multiplied.
-        compiled: the file of its compiled form; empty to compute it layer by layer.
+        shape: the input's shape.
+        compiled: the folder of its compiled form; empty to compute it layer by layer.
 
     Returns:
         ``run(x, y, stream)``: arrays on the current GPU, and the address of a stream.
+
+    Raises:
+        Refused: PyTorch cannot compile it.
     """
     import torch
 
-    compute = _opened(file, numbers, compiled)
+    compute = opened(file, numbers, torch.zeros(*shape, device="cuda"), compiled)
 
     def run(x: Any, y: Any, stream: int) -> None:
         with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
             torch.from_dlpack(y).copy_(compute(torch.from_dlpack(x)))
 
     return run
+
+
+def opened(
+    file: str, numbers: str, x: Any, compiled: str, processes: int = 1
+) -> Callable[[Any], Any]:
+    """Return the function that computes inputs like ``x``, on its device.
+
+    Args:
+        file: the ``.pt2`` file.
+        numbers: the numbers that are multiplied.
+        x: an input (1, f, z, y, x).
+        compiled: the folder of its compiled form; empty to compute it layer by layer.
+        processes: the processes that compile what the folder lacks; 0: PyTorch decides. They take
+            memory, so a run has one.
+
+    Raises:
+        Refused: PyTorch cannot compile it.
+    """
+    import torch
+    from torch.export.passes import move_to_device_pass
+
+    computes = move_to_device_pass(torch_program(file), x.device).module()
+    half = getattr(torch, numbers) if numbers in HALVES else None
+    # A recording cannot keep converted weights between its runs.
+    halves = torch.autocast(x.device.type, half, enabled=half is not None, cache_enabled=False)
+
+    def run(x: Any) -> Any:
+        _multiply(numbers)
+        x = x.contiguous()  # a copy within inference mode would be another kind of tensor
+        with torch.inference_mode(), halves:
+            made = computes(x)
+            return (made[0] if isinstance(made, list | tuple) else made).float()
+
+    if compiled:
+        with _compiling(Path(compiled), processes):
+            # One graph, so that PyTorch computes no part layer by layer without a word.
+            computes = torch.compile(computes, dynamic=False, fullgraph=True)
+            run(x)
+        torch.cuda.empty_cache()  # what the caller's stream takes comes on top
+    return run
+
+
+@contextmanager
+def _compiling(folder: Path, processes: int) -> Iterator[None]:
+    """Let PyTorch compile within a ``with`` block, and keep its code in a folder.
+
+    Raises:
+        Refused: PyTorch cannot compile.
+    """
+    import torch
+    from torch._inductor import config
+
+    places = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder / "triton"}
+    before = {name: os.environ.get(name) for name in places}
+    os.environ.update({name: str(place) for name, place in places.items()})
+    settings = {"fx_graph_cache": True, "compile_threads": processes or config.compile_threads}
+    try:
+        # PyTorch warns about its own code.
+        with config.patch(settings), warnings.catch_warnings(action="ignore"):
+            yield
+    except Exception as error:  # the compilers have errors of their own, of all kinds
+        raise Refused(
+            f"PyTorch {torch.__version__} {CANNOT_COMPILE}: {first_line(error)}"
+        ) from None
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def check_gpu(name: str) -> None:
@@ -90,95 +167,19 @@ def measured(
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    compute = _opened(file, numbers, compiled)
-    for _ in range(WARM_RUNS):
-        y = compute(x)
+    compute = opened(file, numbers, x, compiled)
+    stream = torch.cuda.Stream()  # a run has one beside the default one, too
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_RUNS):
+            y = compute(x)
     taken = max(free - free_bytes(), torch.cuda.max_memory_reserved())
     seconds = _seconds(compute, x)
     error = 0.0
     if numbers != "float32":
-        exact = _opened(file, "float32", "")(x).double()
+        exact = opened(file, "float32", x, "")(x).double()
         error = float((y.double() - exact).norm() / exact.norm())
     return {"seconds": seconds, "gpu_memory": with_margin(taken), "error": error}, y.shape
-
-
-def compile_model(file: str, numbers: str, x: Any, compiled: str) -> None:
-    """Compile a model for windows of one size, into a file.
-
-    Raises:
-        Refused: PyTorch cannot compile it.
-    """
-    import torch
-
-    _multiply(numbers)
-    module, x = _with_numbers(_module(file), numbers), torch.from_numpy(x).cuda()
-    try:
-        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            program = torch.export.export(module, (x,))
-            torch._inductor.aoti_compile_and_package(
-                program, package_path=compiled, inductor_configs=NO_VECTORS
-            )
-    except Exception as error:  # the compilers have errors of their own, of all kinds
-        raise Refused(
-            f"PyTorch {torch.__version__} {CANNOT_COMPILE}: {first_line(error)}"
-        ) from None
-
-
-def _opened(file: str, numbers: str, compiled: str) -> Callable[[Any], Any]:
-    """Return the function that computes an input on the GPU."""
-    import torch
-
-    if compiled:
-        from torch._inductor import config
-
-        # PyTorch warns about its own code.
-        with config.patch(NO_VECTORS), warnings.catch_warnings(action="ignore"):
-            # A run of several threads would ask for events, which a recording forbids.
-            package = torch._inductor.aoti_load_package(compiled, run_single_threaded=True)
-
-        def run_compiled(x: Any) -> Any:
-            _multiply(numbers)
-            made = package(x.contiguous())
-            return made[0] if isinstance(made, list | tuple) else made
-
-        return run_compiled
-    module = _with_numbers(_module(file), numbers)
-
-    def run(x: Any) -> Any:
-        _multiply(numbers)
-        with torch.inference_mode():
-            return module(x.contiguous())
-
-    return run
-
-
-def _module(file: str) -> Any:
-    """Return the module of a file, on the current GPU."""
-    from torch.export.passes import move_to_device_pass
-
-    return move_to_device_pass(torch_program(file), "cuda").module()
-
-
-def _with_numbers(module: Any, numbers: str) -> Any:
-    """Return a module that computes one float32 tensor with products of some numbers."""
-    import torch
-
-    half = getattr(torch, numbers) if numbers in HALVES else None
-
-    class WithNumbers(torch.nn.Module):  # type: ignore[misc] # PyTorch is not read
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, x: Any) -> Any:
-            if half is None:
-                made = self.module(x)
-            else:  # a recording cannot keep converted weights between its runs
-                with torch.autocast("cuda", half, cache_enabled=False):
-                    made = self.module(x)
-            return (made[0] if isinstance(made, list | tuple) else made).float()
-
-    return WithNumbers()
 
 
 def _multiply(numbers: str) -> None:

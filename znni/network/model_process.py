@@ -75,7 +75,7 @@ def _described(runtime: str, file: str) -> dict[str, Any]:
 def _measured(runtime: str, file: str, asked: dict[str, Any]) -> dict[str, Any]:
     """Return the cost of a window for each kind of numbers, and the output's shape."""
     before = resident("VmRSS")
-    x = np.random.default_rng(0).standard_normal((1, asked["maps"], *asked["size"]), np.float32)
+    x = _window(asked)
     try:
         found = _on_gpu(file, asked, x) if asked["gpu"] else _on_cpu(runtime, file, asked, x)
     except Refused:
@@ -113,9 +113,17 @@ def _on_gpu(file: str, asked: dict[str, Any], x: Any) -> Costs:
 
 def _compiled(file: str, asked: dict[str, Any]) -> dict[str, Any]:
     model_on_gpu.check_gpu(asked["gpu"])
-    x = np.zeros((1, asked["maps"], *asked["size"]), np.float32)
-    model_on_gpu.compile_model(file, asked["numbers"], x, asked["compiled"])
+    import torch
+
+    x = torch.from_numpy(_window(asked)).cuda()
+    model_on_gpu.opened(file, asked["numbers"], x, asked["compiled"], processes=0)
     return {}
+
+
+def _window(asked: dict[str, Any]) -> Any:
+    """Return a window of random values."""
+    shape = (1, asked["maps"], *asked["size"])
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
 def main(arguments: list[str]) -> int:

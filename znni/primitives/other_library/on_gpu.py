@@ -20,7 +20,7 @@ from znni.machine.cuda import cupy
 from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
 from znni.network.layers import Model, Operation
-from znni.network.model_files import Measured, compiled_file, measured, opened_on_gpu
+from znni.network.model_files import UNCOMPILED, Measured, is_compiled, measured, opened_on_gpu
 from znni.network.models import NUMBERS, Execution, Numbers
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
@@ -69,7 +69,7 @@ class PytorchOnGpu:
         out = window_output(layer, shape, "pytorch")
         if out is None or not isinstance(layer, Model):
             return None
-        if self.compiled and not compiled_file(layer, shape.size, self.execution).is_file():
+        if self.compiled and not is_compiled(layer, shape.size, self.execution):
             return None
         if _refusal(layer, shape.size, self.execution):
             return None
@@ -117,21 +117,28 @@ def _refusal(model: Model, size: Vec3, on: Execution) -> str:
         measured(model, size, on)
     except InvalidInput as error:
         if on.compiled:
-            log.warning("%s; this is its compiled form, so it is computed layer by layer", error)
+            log.warning("%s; this is its compiled form, %s", error, UNCOMPILED)
         else:
             log.warning("no GPU computes %s", error)
         return str(error)
     return ""
 
 
-def host_bytes(models: Iterable[Model], gpu: Device) -> int:
-    """Return the bytes of the host that PyTorch takes to compute windows on a GPU."""
-    return sum(
-        measured(model, model.window, on).memory
-        for model in models
-        for on in (Execution(gpu=gpu.name),)
-        if model.runtime == "pytorch" and model.window and not _refusal(model, model.window, on)
-    )
+def host_bytes(models: Iterable[Model], able: Iterable[object]) -> int:
+    """Return the most bytes of the host that PyTorch takes to compute windows on a GPU.
+
+    Args:
+        models: the models.
+        able: the primitives that may compute them, and others.
+    """
+    ways = [it for it in able if isinstance(it, PytorchOnGpu)]
+    total = 0
+    for model in models:
+        if model.window is not None:
+            x = Shape5(1, model.in_features, *model.window)
+            taken = (it._window(model, x.size).memory for it in ways if it.out_shape(model, x))
+            total += max(taken, default=0)
+    return total
 
 
 def primitives(device: Device) -> tuple[PytorchOnGpu, ...]:
