@@ -167,7 +167,7 @@ def test_a_block_of_constant_input_is_repeated_as_it_is_stored(
     tracemalloc.start()
     try:
         tile = Tile(Box(Vec3(0, 0, 0), patch), written)
-        write.work(state, NETWORK)(Block(tile, values, form="repeated"))
+        write.work(state, NETWORK)(Block(tile, values, form="known"))
     finally:
         tracemalloc.stop()
     whole = np.tile(values, (1, *patch // Vec3(*extents)))[:, *written.slices]

@@ -67,12 +67,12 @@ def test_what_the_system_does_not_lock_is_copied_with_a_warning(
 def test_settled_parts_keep_their_seconds_and_no_events() -> None:
     values = np.arange(24, dtype=np.float32).reshape(3, 1, 2, 2, 2)
     upload = Upload(Shape5(1, 1, 2, 2, 2), Stream(non_blocking=True))
-    with upload.of(Fragments(values, (), Vec3.of(1))) as parts:
+    with upload.of(Fragments(values, (), Vec3.of(1))) as tensor:
         for item in range(3):
-            found = parts[item : item + 1].get()
+            found = tensor[item : item + 1].get()
             np.testing.assert_array_equal(found, values[item : item + 1])
-    before = parts.seconds
+    before = tensor.seconds
     assert min(before) > 0
-    parts.settle()
-    assert (parts.copied, parts.computed) == ([], [])
-    assert parts.seconds == before
+    tensor.settle()
+    assert (tensor.copied, tensor.computed) == ([], [])
+    assert tensor.seconds == before

@@ -18,10 +18,11 @@ from znni.network.window import Window
 
 # What the values of a block are:
 #   in_progress: the network's input (f, z, y, x) at first, then the result of the latest stage;
-#   repeated: the output (f', z, y, x) of an aligned block or a voxel, which repeats. It is None if
-#     nobody needs it, so that it is all 0. No stage changes these values;
+#   known: the output, for which no layers run. No stage changes it. It is None if nobody needs it,
+#     so that it is all 0. If not, it is that of an aligned block or a voxel (f', z, y, x), which
+#     repeats;
 #   stored: the part (f', z, y, x) that the block writes, in the type in which it is stored.
-BlockForm: TypeAlias = Literal["in_progress", "repeated", "stored"]
+BlockForm: TypeAlias = Literal["in_progress", "known", "stored"]
 
 NOWHERE = Box(ZERO, ZERO)
 
@@ -50,7 +51,7 @@ class Block(NamedTuple):
 
     def through(self, stage: ComputeStage) -> Block:
         """Return the block after a stage, unless its output is known."""
-        return self if self.form == "repeated" else self._replace(values=stage(self))
+        return self if self.form == "known" else self._replace(values=stage(self))
 
     def with_output(self, window: Window) -> NDArray[np.bool_] | None:
         """Return which voxels that the block writes have output; the others are 0. None: all."""

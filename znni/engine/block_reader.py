@@ -55,31 +55,32 @@ class Skipped:
 
 
 class _PlanesBefore:
-    """Gives the array that a block is read into, with some planes of zeros before its own.
+    """The planes of zeros before those of a block, in one array with them.
 
     Attributes:
-        planes: the planes before, along one axis.
+        before: the number of these planes, along one axis.
     """
 
-    def __init__(self, allocate: Allocate, planes: Vec3) -> None:
-        self.planes = planes
+    def __init__(self, allocate: Allocate, before: Vec3) -> None:
+        self.before = before
         self._allocate = allocate
-        self._whole: NDArray[Any]
+        self._array: NDArray[Any]
 
-    def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, /) -> NDArray[Any]:
+    def allocate(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, /) -> NDArray[Any]:
+        """Return the part of a new array that a block is read into, as ``Allocate`` does."""
         maps, *extents = shape
-        size = self.planes + Vec3(*extents)
-        self._whole = self._allocate((maps, *size), dtype)
-        for axis, planes in enumerate(self.planes):
-            self._whole.swapaxes(1, 1 + axis)[:, :planes] = 0
-        return self._whole[:, *Box(self.planes, size).slices]
+        size = self.before + Vec3(*extents)
+        self._array = self._allocate((maps, *size), dtype)
+        for axis, planes in enumerate(self.before):
+            self._array.swapaxes(1, 1 + axis)[:, :planes] = 0
+        return self._array[:, *Box(self.before, size).slices]
 
-    def filled(self, block: Block) -> Block:
+    def whole(self, block: Block) -> Block:
         """Return a block that was read, with the planes before its own if it is computed."""
-        if block.form == "repeated":
+        if block.form == "known":
             return block
-        scaling = block.scaling and block.scaling.behind(self.planes)
-        return block._replace(values=self._whole, scaling=scaling)
+        scaling = block.scaling and block.scaling.behind(self.before)
+        return block._replace(values=self._array, scaling=scaling)
 
 
 class BlockReader:
@@ -136,7 +137,7 @@ class BlockReader:
         if self.is_outside(tile.written):
             with self._noting:
                 self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
-            return Block(tile, None, form="repeated")
+            return Block(tile, None, form="known")
         window = self._network.window
         written = tile.written.shifted(self._job.center)
         if window:
@@ -144,13 +145,14 @@ class BlockReader:
         else:
             box = self._job.seen(tile, input_box(computing, tile.computed.size))
         # A sweep's planes before the first block are zeros, and are not read.
-        with_planes = _PlanesBefore(allocate, planes_before(computing, tile.computed.size))
-        box = box._replace(start=box.start + with_planes.planes)
-        given = self._volume, self._job, box, self._network.scaling, with_planes
+        planes = _PlanesBefore(allocate, planes_before(computing, tile.computed.size))
+        box = box._replace(start=box.start + planes.before)
+        given = self._volume, self._job, box, self._network.scaling
         if as_stored:
-            return with_planes.filled(self._to_compute(tile, *read_stored(*given)))
+            stored = read_stored(*given, allocate=planes.allocate)
+            return planes.whole(self._unless_constant(tile, *stored))
         try:
-            seen = read_input(*given)
+            seen = read_input(*given, allocate=planes.allocate)
         except UnusableValues as error:
             if self._mask and not self._mask.read(Box(error.voxel, error.voxel + 1)).any():
                 error.add_note("the mask is 0 there, but this voxel is seen by others")
@@ -160,10 +162,12 @@ class BlockReader:
             if wanted is not None and wanted.all():
                 wanted = None
             return Block(tile, seen, box.start, written=written, wanted=wanted)
-        return with_planes.filled(self._to_compute(tile, seen, None))
+        return planes.whole(self._unless_constant(tile, seen, None))
 
-    def _to_compute(self, tile: Tile, seen: NDArray[Any], scaling: StoredScaling | None) -> Block:
-        """Return a block that is to be computed, or the output that its constant input gives.
+    def _unless_constant(
+        self, tile: Tile, seen: NDArray[Any], scaling: StoredScaling | None
+    ) -> Block:
+        """Return a block to compute, unless its input is constant. Then its output is known.
 
         Args:
             tile: its place in the job.
@@ -176,7 +180,7 @@ class BlockReader:
             return Block(tile, seen, start, scaling)
         with self._noting:
             self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
-            return Block(tile, self._of_constant(values), form="repeated")
+            return Block(tile, self._of_constant(values), form="known")
 
     def _sees_zeros(self, tile: Tile) -> bool:
         """Return whether a tile of a tiled network depends on padding, of input or layers."""

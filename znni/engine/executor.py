@@ -209,6 +209,7 @@ class Executor:
         """Run a loop, and those within it, on an input."""
         loop, _ = self._loops[level]
         for items in loop.batches(len(given.at)):
+            # On a GPU, reading a block's input queues its copy (``CopiedOnRead.__getitem__``).
             values, at = given.values[items], given.at[items]
             for chosen in loop.choices():
                 crop = loop.crop(chosen)

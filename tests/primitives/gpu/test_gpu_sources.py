@@ -110,7 +110,7 @@ def test_pooling_declines_planes_beyond_what_kernels_count() -> None:
 @pytest.mark.parametrize("dtype", get_args(OutputType))
 def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
     usage = resource_usage(device_recombine.source(), options=(device_recombine.stored_as(dtype),))[
-        "place"
+        "recombine"
     ]
     assert usage.spills == 0
 

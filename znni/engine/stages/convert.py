@@ -1,4 +1,7 @@
-"""Conversion: float32 values become values of the stored type. A GPU converts its own output."""
+"""Conversion: float32 values become values of the stored type.
+
+A GPU converts its own output, in ``znni/engine/backends/cuda/recombine.cu``.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def work(state: RunState, _network: Network) -> Work:
             stored_values = values
         elif values is None:
             stored_values = zeros(tile.written.size)
-        elif block.form == "repeated":
+        elif block.form == "known":
             stored_values = repeated(stored(values), tile.written_in_patch)
         else:
             stored_values = stored(values[:, *tile.written_in_patch.slices])

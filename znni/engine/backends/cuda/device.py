@@ -22,12 +22,12 @@ HOST_BYTES = 1024 * 2**20
 START_SECONDS = 2.0
 
 
-def part_runner(wanted: PartToRun) -> PartRunner:
+def part_runner(to_run: PartToRun) -> PartRunner:
     """Return a part of a plan, ready to run on the first GPU."""
     from znni.engine.backends.cuda.part_runner import DevicePartRunner  # planning needs no kernels
     from znni.engine.backends.cuda.windows import DeviceWindows
 
-    return (DeviceWindows if wanted.plan.network.window else DevicePartRunner)(wanted)
+    return (DeviceWindows if to_run.plan.network.window else DevicePartRunner)(to_run)
 
 
 def allocator(plan: Plan) -> Allocate:

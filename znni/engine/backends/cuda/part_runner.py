@@ -1,6 +1,6 @@
 """Runs a part of a plan on a GPU: patches and blocks go through its layers.
 
-One stream computes patch after patch in one arena. Input and output have two places each. So the
+One stream computes patch after patch in one arena. Input and output have two buffers each. So the
 GPU computes one patch while the next input and the last output are copied.
 
 Tensors from the host's layers, outputs, and blocks of a tiled network lie in page-locked memory.
@@ -24,7 +24,7 @@ from znni.engine.backends.cuda.labels import DeviceLabels
 from znni.engine.backends.cuda.recombine import DeviceRecombination
 from znni.engine.backends.cuda.scaling import DeviceScaling
 from znni.engine.backends.cuda.step_runner import CudaStepRunner, load_clearing, spare_bytes
-from znni.engine.backends.cuda.transfer import Download, Parts, Span, Upload
+from znni.engine.backends.cuda.transfer import CopiedOnRead, Download, Span, Upload
 from znni.engine.backends.registry import PartToRun
 from znni.engine.block import Block, ComputeStage
 from znni.engine.column import Column
@@ -44,12 +44,13 @@ class Launched(NamedTuple):
     """A patch whose work is queued on the GPU.
 
     Attributes:
-        parts: its input: one tensor, or one of each window.
+        buffer: takes its output.
+        inputs: its input: one tensor, or one of each group of windows.
         steps: the calls of its steps.
     """
 
-    place: _OutputBuffer
-    parts: list[Parts]
+    buffer: _OutputBuffer
+    inputs: list[CopiedOnRead]
     steps: list[tuple[Step, Span]]
 
 
@@ -71,25 +72,25 @@ class DevicePartRunner:
     """Runs a part of a plan on the first GPU, with everything prepared that can be prepared once.
 
     Args:
-        wanted: the part to run. Its output is dense.
+        to_run: the part to run. Its output is dense.
 
     Raises:
         RunFailed: the GPU does not have enough memory, or it fails in another way.
     """
 
-    def __init__(self, wanted: PartToRun) -> None:
-        plan, part, dtype = wanted.plan, wanted.part, wanted.dtype
+    def __init__(self, to_run: PartToRun) -> None:
+        plan, part, dtype = to_run.plan, to_run.part, to_run.dtype
         self._name = plan.gpu.name
-        self._head = wanted.head
+        self._head = to_run.head
         self._labels: DeviceLabels | None = None
         self._network = plan.network
-        self._measured = wanted.measured
+        self._measured = to_run.measured
         with device_errors(self._name):
             self._compute = cupy().cuda.Stream(non_blocking=True)
             self._download = Download()
             with self._compute:
                 program = program_of(plan.network, part, ALIGNMENT, spare_bytes(plan.network))
-                steps = built_steps(program, wanted.catalogue, wanted.weights)
+                steps = built_steps(program, to_run.catalogue, to_run.weights)
                 load_clearing(program)
                 copy_planes = PlaneCopies(program.swept.axis) if program.swept else None
                 self._recombine = DeviceRecombination(plan.patch, dtype)
@@ -105,7 +106,7 @@ class DevicePartRunner:
             self._upload = Upload(self._copied_at_once(part), self._compute, itemsize, scale)
             extents = plan.network.blended_extents(plan.patch)
             dense = (plan.network.blended_features, *extents)
-            self._places = cycle((_OutputBuffer(dense, dtype), _OutputBuffer(dense, dtype)))
+            self._buffers = cycle((_OutputBuffer(dense, dtype), _OutputBuffer(dense, dtype)))
 
     def _copied_at_once(self, part: DevicePart) -> Shape5:
         """Return the shape of the input that is copied to the GPU at a time."""
@@ -147,13 +148,13 @@ class DevicePartRunner:
         Raises:
             RunFailed: the GPU fails.
         """
-        place = next(self._places)
+        buffer = next(self._buffers)
         steps: list[tuple[Step, Span]] = []
         with device_errors(self._name):
-            with self._upload.of(given) as parts, self._compute:
-                self._queue(given._replace(values=parts), place.dense, steps, follows=follows)
-            self._compute.record(place.computed)  # recorded last, after all timed work
-        return Launched(place, [parts], steps)
+            with self._upload.of(given) as tensor, self._compute:
+                self._queue(given._replace(values=tensor), buffer.dense, steps, follows=follows)
+            self._compute.record(buffer.computed)  # recorded last, after all timed work
+        return Launched(buffer, [tensor], steps)
 
     def _queue(
         self, given: Fragments, dense: Any, steps: list[tuple[Step, Span]], *, follows: bool
@@ -161,7 +162,7 @@ class DevicePartRunner:
         """Queue all steps of a patch.
 
         Args:
-            given: the patch, whose values are copied to the GPU on request.
+            given: the patch, whose values are copied to the GPU when they are read.
             dense: the output to write.
             steps: takes each step with its work.
             follows: as for ``launch``.
@@ -182,11 +183,11 @@ class DevicePartRunner:
         with device_errors(self._name):
             copying, computing = self._wait_for(launched)
             begun = perf_counter()
-            dense = self._brought(launched.place.dense, labels)
+            dense = self._downloaded(launched.buffer.dense, labels)
             return Finished(dense, copying + perf_counter() - begun, computing)
 
-    def _brought(self, dense: Any, labels: Labels | None) -> NDArray[Any]:
-        """Return a copy of an output on the host, or of its labels."""
+    def _downloaded(self, dense: Any, labels: Labels | None) -> NDArray[Any]:
+        """Return a copy of an output on the host, or of its labels, made on the GPU before."""
         with self._download.stream:
             if labels is not None:
                 dense = self._labelled(dense, labels)
@@ -200,8 +201,8 @@ class DevicePartRunner:
 
     def _wait_for(self, launched: Launched) -> tuple[float, float]:
         """Wait for a patch, and return the seconds of its copies to the GPU and of its layers."""
-        place, parts, steps = launched
-        place.computed.synchronize()
+        buffer, inputs, steps = launched
+        buffer.computed.synchronize()
         ended = perf_counter()
         for step, span in reversed(steps):
             seconds = span.seconds
@@ -209,7 +210,7 @@ class DevicePartRunner:
             name, primitive = step.operation.name, str(step.primitive)
             note_span(name, ended - seconds, ended, primitive, GPU_TRACK)
             ended -= seconds
-        each = [tensor.seconds for tensor in parts]
+        each = [tensor.seconds for tensor in inputs]
         copying, computing = sum(it for it, _ in each), sum(it for _, it in each)
         if not steps:  # recorded work
             note_span("gpu_layers", ended - computing, ended, track=GPU_TRACK)
@@ -217,7 +218,7 @@ class DevicePartRunner:
 
 
 class _OutputBuffer:
-    """A place for a patch's output.
+    """GPU memory for a patch's output.
 
     Attributes:
         dense: the output (f', Z, Y, X), in the type in which it is stored.

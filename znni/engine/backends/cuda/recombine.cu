@@ -1,4 +1,4 @@
-// Fragments to their places in a dense output, as it is stored.
+// Writes fragments into a dense output, converted to the type that is stored.
 //
 // Constants: STORED_FLOAT32, STORED_FLOAT16 or STORED_UINT8: the type of the output.
 
@@ -21,12 +21,12 @@ __device__ __forceinline__ Stored stored(float value) { return value; }
 // fragments: (n, maps, z, y, x) by strides, the last axis contiguous; starts: where in a map each of
 // them begins. dense: (maps, ...) with `volume` voxels a map, where a fragment's voxels are step_z,
 // step_y and step_x apart.
-extern "C" __global__ void place(const float* __restrict__ fragments,
-                                 long long stride_n, long long stride_f, long long stride_z,
-                                 long long stride_y, const long long* __restrict__ starts,
-                                 Stored* __restrict__ dense, long long voxels, int maps, int z, int y,
-                                 int x, long long volume, long long step_z, long long step_y,
-                                 long long step_x) {
+extern "C" __global__ void recombine(const float* __restrict__ fragments,
+                                     long long stride_n, long long stride_f, long long stride_z,
+                                     long long stride_y, const long long* __restrict__ starts,
+                                     Stored* __restrict__ dense, long long voxels, int maps, int z,
+                                     int y, int x, long long volume, long long step_z, long long step_y,
+                                     long long step_x) {
     const long long grid = (long long)gridDim.x * blockDim.x;
     for (long long index = (long long)blockIdx.x * blockDim.x + threadIdx.x; index < voxels;
          index += grid) {

@@ -25,13 +25,14 @@ class DeviceRecombination:
 
     def __init__(self, patch: Vec3, dtype: OutputType) -> None:
         self._patch = patch
-        self._kernel = compiled(source(), (stored_as(dtype),)).get_function("place")
+        self._kernel = compiled(source(), (stored_as(dtype),)).get_function("recombine")
         self._starts: dict[tuple[Vec3, ...], Any] = {}
 
     def __call__(self, fragments: Any, at: tuple[Vec3, ...], stride: Vec3, dense: Any) -> None:
         """Write fragments (n, f, z, y, x) to their positions in the output (f, Z, Y, X).
 
-        It does the same as ``znni.engine.backends.host.part_runner.place``, on the current stream.
+        Voxels go where ``recombine`` of ``znni.engine.backends.host`` writes them. The kernel also
+        converts them, as ``znni.engine.stages.convert`` does. The current stream runs it.
         """
         if at not in self._starts:  # the same in every patch
             self._starts[at] = cupy().asarray(starts(at, self._patch))

@@ -8,11 +8,11 @@ struct Numbers {
     float mean, std;  // of (value - mean) / std; or the scale and the offset of value * scale + offset
 };
 
-// stored and given: (maps, z, y, x). Voxels outside of the box from (low_z, low_y, low_x) to
+// stored and into: (maps, z, y, x). Voxels outside of the box from (low_z, low_y, low_x) to
 // (high_z, high_y, high_x) become 0. A warp takes a row at a time.
 extern "C" __global__ void __launch_bounds__(256)
     scale(const Unsigned* __restrict__ stored, int is_signed, const Numbers* __restrict__ numbers,
-          int normalizes, float* __restrict__ given, int maps, int z, int y, int x, int low_z,
+          int normalizes, float* __restrict__ into, int maps, int z, int y, int x, int low_z,
           int low_y, int low_x, int high_z, int high_y, int high_x) {
     const long long rows = (long long)maps * z * y;
     const long long step = (long long)gridDim.x * blockDim.y;
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256)
             } else {  // in two steps, as the host rounds
                 value = __fadd_rn(__fmul_rn(value, number.mean), number.std);
             }
-            given[row * x + at] = known && at >= low_x && at < high_x ? value : 0.0f;
+            into[row * x + at] = known && at >= low_x && at < high_x ? value : 0.0f;
         }
     }
 }

@@ -33,13 +33,13 @@ class DeviceScaling:
         self._numbers = cupy().empty((maps, 4), np.float32)
         self._held: tuple[InputScaling, tuple[Fixed | None, ...]] | None = None
 
-    def __call__(self, stored: Any, scaling: StoredScaling, given: Any) -> None:
+    def __call__(self, stored: Any, scaling: StoredScaling, into: Any) -> None:
         """Write what a network sees, on the current stream.
 
         Args:
             stored: the stored values (1, f, z, y, x), integers without gaps.
             scaling: how they are scaled.
-            given: takes what the network sees, in the same shape, as float32.
+            into: takes what the network sees, in the same shape, as float32.
         """
         _, maps, *size = stored.shape
         key = scaling.scaling, scaling.fixed
@@ -51,7 +51,7 @@ class DeviceScaling:
         blocks = min(-(-maps * size[0] * size[1] // WARPS), MOST_BLOCKS)
         is_signed, normalizes = stored.dtype.kind == "i", scaling.fixed[0] is not None
         numbers = np.int32(is_signed), self._numbers, np.int32(normalizes)
-        self._kernel((blocks,), (32, WARPS), (stored, *numbers, given, *extents))
+        self._kernel((blocks,), (32, WARPS), (stored, *numbers, into, *extents))
 
 
 def numbers_of(scaling: InputScaling, fixed: tuple[Fixed | None, ...]) -> Float32:

@@ -19,7 +19,7 @@ import numpy as np
 from znni.core.shapes import Box, Vec3
 from znni.engine.backends.cuda.graphs import DeviceGraphs
 from znni.engine.backends.cuda.packed_values import PackedValues
-from znni.engine.backends.cuda.transfer import Parts, Span
+from znni.engine.backends.cuda.transfer import CopiedOnRead, Span
 from znni.engine.executor import Array, BuiltStep, OutputMemory
 from znni.machine.arena import output_into
 from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, device_workspace
@@ -98,7 +98,7 @@ class CudaStepRunner:
 
     def within(self, maps: Any, box: Box) -> Any:
         """Return the samples of a value in a box."""
-        if isinstance(maps, PackedArray | Parts):
+        if isinstance(maps, PackedArray | CopiedOnRead):
             return maps.within(box)
         return maps[:, :, *box.slices]
 
@@ -124,14 +124,17 @@ class CudaStepRunner:
         def record() -> Array:
             spans, self.spans = self.spans, None
             try:
-                return self._begun(work)
+                return self._with_cleared_records(work)
             finally:
                 self.spans = spans
 
         x, number = key
-        return self._graphs.launch((x.data.ptr, number), lambda: self._begun(work), record)
+        return self._graphs.launch(
+            (x.data.ptr, number), lambda: self._with_cleared_records(work), record
+        )
 
-    def _begun(self, work: Callable[[], Array]) -> Array:
+    def _with_cleared_records(self, work: Callable[[], Array]) -> Array:
+        """Queue work, after the clearing of what packed values noted for the block before."""
         self._packed.begin()
         return work()
 

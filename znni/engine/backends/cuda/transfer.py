@@ -33,9 +33,9 @@ class Span(NamedTuple):
 
 
 class Upload:
-    """Uploads of tensors to a GPU, into two places in turn.
+    """Uploads of tensors to a GPU, into two buffers in turn.
 
-    One place is filled while the layers compute on the other. Stored values have two places of
+    One buffer is filled while the layers compute on the other. Stored values have two buffers of
     their own. They are scaled into a third one when the layers before are done with that.
 
     Args:
@@ -55,24 +55,24 @@ class Upload:
         self.compute = compute
         self.stream = cupy().cuda.Stream(non_blocking=True)
         nbytes = part.elements * itemsize
-        self._places = cycle((UploadBuffer(nbytes), UploadBuffer(nbytes)))
+        self._buffers = cycle((UploadBuffer(nbytes), UploadBuffer(nbytes)))
         self._scale = scale
         self._scaled = UploadBuffer(part.nbytes) if scale else None
 
-    def next_place(self) -> UploadBuffer:
-        """Return the place that was filled before the last one."""
-        return next(self._places)
+    def next_buffer(self) -> UploadBuffer:
+        """Return the older of the two buffers."""
+        return next(self._buffers)
 
     @contextmanager
-    def of(self, fragments: Fragments) -> Iterator[Parts]:
-        """Serve the parts of a tensor in a ``with`` block; afterwards it may be overwritten.
+    def of(self, fragments: Fragments) -> Iterator[CopiedOnRead]:
+        """Copy a tensor part by part in a ``with`` block; afterwards it may be overwritten.
 
         Args:
             fragments: the tensor. Stored values are a single part.
         """
-        parts = Parts(self, fragments)
-        yield parts
-        parts.finish()
+        tensor = CopiedOnRead(self, fragments)
+        yield tensor
+        tensor.finish()
 
     def scaled(self, stored: Any, scaling: StoredScaling) -> Any:
         """Queue the scaling of stored values on the current stream, and return what they become.
@@ -87,8 +87,8 @@ class Upload:
         return scaled
 
 
-class Parts:
-    """A host tensor whose parts are copied to the GPU on request, each part once.
+class CopiedOnRead:
+    """A host tensor: whoever reads items of it gets them on the GPU. Each item is read once.
 
     Args:
         upload: the upload that copies them.
@@ -121,31 +121,34 @@ class Parts:
             raise ValueError("all parts are copied")
         return self._values
 
-    def within(self, box: Box) -> PartsOfBox:
-        """Return the parts of a box of the tensor."""
-        return PartsOfBox(self, box)
+    def within(self, box: Box) -> BoxCopiedOnRead:
+        """Return a box of the tensor, whose items are copied when they are read."""
+        return BoxCopiedOnRead(self, box)
 
     def __getitem__(self, items: slice) -> Any:
-        """Return some items on the GPU. They are valid for work queued before the next request."""
+        """Queue the copy of some items, and return them on the GPU.
+
+        They are valid for work queued before the next items are read.
+        """
         return self._bring(self._tensor[items], self._scaling)
 
     def in_box(self, items: slice, box: Box) -> Any:
-        """Return a box of some items on the GPU. It is valid as long as whole items are."""
+        """Queue the copy of a box of some items. It is valid as long as whole items are."""
         scaling = self._scaling and self._scaling.within(box)
         return self._bring(self._tensor[items][:, :, *box.slices], scaling)
 
     def _bring(self, values: NDArray[Any], scaling: StoredScaling | None) -> Any:
-        """Return values on the GPU, scaled."""
+        """Queue the copy of values, and their scaling. Return them on the GPU."""
         self._let_go()
-        upload, place = self._upload, self._upload.next_place()
-        upload.stream.wait_event(place.read)
+        upload, buffer = self._upload, self._upload.next_buffer()
+        upload.stream.wait_event(buffer.free_after)
         before = _now(upload.stream)
-        x = place.array(values.shape, values.dtype)
+        x = buffer.array(values.shape, values.dtype)
         for one, into in _pieces(values, x):
             into.set(one, stream=upload.stream)
         self.copied.append(Span(before, _now(upload.stream)))
         upload.compute.wait_event(self.copied[-1].after)
-        self._at_work = place, _now(upload.compute)
+        self._at_work = buffer, _now(upload.compute)
         return upload.scaled(x, scaling) if scaling else x
 
     def finish(self) -> None:
@@ -170,31 +173,31 @@ class Parts:
         )
 
     def _let_go(self) -> None:
-        """Free the last part's place as soon as all work queued so far is done."""
+        """Free the last part's buffer as soon as all work queued so far is done."""
         if self._at_work:
-            place, before = self._at_work
-            place.read = _now(self._upload.compute)
-            self.computed.append(Span(before, place.read))
+            buffer, before = self._at_work
+            buffer.free_after = _now(self._upload.compute)
+            self.computed.append(Span(before, buffer.free_after))
 
 
 @dataclass(frozen=True)
-class PartsOfBox:
-    """The parts of a box of a tensor, cut from the parts of the whole tensor.
+class BoxCopiedOnRead:
+    """A box of a host tensor: whoever reads items of it gets them on the GPU.
 
     Attributes:
-        whole: the parts of the whole tensor.
+        whole: the whole tensor.
     """
 
-    whole: Parts
+    whole: CopiedOnRead
     box: Box
 
     def __getitem__(self, items: slice) -> Any:
-        """Return some items on the GPU, as ``Parts`` does."""
+        """Return some items on the GPU, as ``CopiedOnRead`` does."""
         return self.whole.in_box(items, self.box)
 
 
 def _pieces(values: NDArray[Any], x: Any) -> Iterator[tuple[NDArray[Any], Any]]:
-    """Yield the parts of values that lie in one piece, with their places in an array of a GPU.
+    """Yield the parts of values that lie in one piece, and where each goes in an array of a GPU.
 
     A plane with gaps between its rows is copied into one piece.
     """
@@ -212,13 +215,13 @@ class UploadBuffer:
         nbytes: the bytes of the part.
 
     Attributes:
-        read: the event after which the part may be overwritten.
+        free_after: the event after which the buffer may be filled again.
     """
 
     def __init__(self, nbytes: int) -> None:
         self._bytes = cupy().empty(nbytes, np.uint8)
         self._latest: tuple[Any, Any] = None, None
-        self.read = cupy().cuda.Event()
+        self.free_after = cupy().cuda.Event()
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Return the part as an array. All parts of a run but a few have the same shape."""

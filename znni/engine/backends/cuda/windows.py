@@ -81,15 +81,15 @@ class DeviceWindows(DevicePartRunner):
     """The windows of a plan on the first GPU, with everything prepared that can be.
 
     Args:
-        wanted: the part to run, which is all of the plan.
+        to_run: the part to run, which is all of the plan.
 
     Raises:
         RunFailed: the GPU does not have enough memory, or it fails in another way.
     """
 
-    def __init__(self, wanted: PartToRun) -> None:
-        super().__init__(wanted._replace(dtype="float32"))
-        plan, network = wanted.plan, wanted.plan.network
+    def __init__(self, to_run: PartToRun) -> None:
+        super().__init__(to_run._replace(dtype="float32"))
+        plan, network = to_run.plan, to_run.plan.network
         window = given_window(network)
         self._blended = BlendedWindows(network, plan.patch)
         self._resampling: DeviceResampling | None = None
@@ -139,13 +139,13 @@ class DeviceWindows(DevicePartRunner):
         Raises:
             RunFailed: the GPU fails.
         """
-        launched = Launched(next(self._places), [], [])
+        launched = Launched(next(self._buffers), [], [])
         with device_errors(self._name):
             with self._compute:
                 mean = self._blended(
                     block, partial(self._windows, launched), partial(self._begin, launched)
                 )
-            self._compute.record(launched.place.computed)
+            self._compute.record(launched.buffer.computed)
         window = self._network.window
         assert window is not None
         return _Queued(launched, mean, block.with_output(window), onto(window, block))
@@ -154,7 +154,7 @@ class DeviceWindows(DevicePartRunner):
         """Return a copy of the mean of a block on the host, or of the labels of its output."""
         with device_errors(self._name):
             if labels is None or queued.onto is None:
-                return self._brought(queued.mean, labels)
+                return self._downloaded(queued.mean, labels)
             with self._download.stream:
                 return self._download.of(self._resampled_labels(queued.mean, queued.onto, labels))
 
@@ -173,17 +173,17 @@ class DeviceWindows(DevicePartRunner):
 
     def _windows(self, launched: Launched, block: Block, group: Sequence[Copy]) -> Any:
         """Queue the layers of a group of windows, and return their outputs (n, f', z, y, x)."""
-        parts, outputs = launched.parts, list[Fragments]()
+        inputs, outputs = launched.inputs, list[Fragments]()
         self._runner.spans = launched.steps
         given = self._inputs(block, group)
         with self._upload.of(given) as values:
             seen = self._mirrored.copies(values[:], group) if self._mirrored else values
             self._executor(given._replace(values=seen), outputs.append)
-        parts.append(values)
-        if len(parts) > 2:  # this input has the place of one whose windows are done
-            parts[-3].settle()
+        inputs.append(values)
+        if len(inputs) > 2:  # this input has the buffer of one whose windows are done
+            inputs[-3].settle()
         return outputs[0].values
 
     def _begin(self, launched: Launched, box: Box) -> DeviceWindowSums:
         """Return sums over a box, in which no window is yet."""
-        return DeviceWindowSums(self._memory, box, launched.place.dense)
+        return DeviceWindowSums(self._memory, box, launched.buffer.dense)

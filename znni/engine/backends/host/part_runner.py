@@ -41,16 +41,16 @@ class HostPartRunner:
         RunFailed: the GPU is used, and the system or the GPU does not give the memory.
     """
 
-    def __init__(self, wanted: PartToRun) -> None:
-        plan, part, measured = wanted.plan, wanted.part, wanted.measured
-        self._plan, self._part, self._head = plan, part, wanted.head
+    def __init__(self, to_run: PartToRun) -> None:
+        plan, part, measured = to_run.plan, to_run.part, to_run.measured
+        self._plan, self._part, self._head = plan, part, to_run.head
         self._threads = plan.machine.host.threads
         if part.hands_on:
             tensor = backend_of(plan.gpu).tensor
             self._tensors = cycle([tensor(part.output_shape, plan.gpu.name) for _ in range(2)])
         program = program_of(plan.network, part, ALIGNMENT, SPARE)
         self._maps = program.output.maps
-        steps = built_steps(program, wanted.catalogue, wanted.weights)
+        steps = built_steps(program, to_run.catalogue, to_run.weights)
         self._on_gpu: DeviceArena | None = None
         if not part.uses_gpu:
             runner = HostStepRunner(program, measured, self._threads)
