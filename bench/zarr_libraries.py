@@ -34,8 +34,8 @@ from znni.core.volume import NewOutput
 from znni.engine.stages.convert import convert
 from znni.machine.io_threads import io_threads
 from znni.volumes.formats import library
-from znni.volumes.formats.zarr.chunked import ChunkedZarr
-from znni.volumes.formats.zarr.chunks import ZarrChunks
+from znni.volumes.formats.zarr.chunk_reader import ChunkedZarr
+from znni.volumes.formats.zarr.chunk_writer import ZarrChunks
 from znni.volumes.formats.zarr.encoding import compressors
 from znni.volumes.formats.zarr.format import OF_RUNS
 from znni.volumes.formats.zarr.output import make_image

@@ -23,7 +23,7 @@ from znni.core.shapes import Box
 from znni.engine.backends.cuda.part_runner import DevicePartRunner, Finished, Launched
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import allocate
-from znni.volumes.formats.hdf5.chunks import ChunkWriter
+from znni.volumes.formats.hdf5.chunk_writer import ChunkWriter
 
 pytestmark = pytest.mark.gpu
 

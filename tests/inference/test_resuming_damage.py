@@ -16,8 +16,8 @@ from interrupted_runs import OUTPUTS, RUN, interrupt, resumed, whole
 from small_disk import small_disk
 
 from bench.same_output import difference
-from znni.volumes.formats.hdf5.chunks import ChunkWriter
-from znni.volumes.formats.zarr.chunks import ZarrChunks
+from znni.volumes.formats.hdf5.chunk_writer import ChunkWriter
+from znni.volumes.formats.zarr.chunk_writer import ZarrChunks
 from znni.volumes.ledger_entries import parse
 
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")

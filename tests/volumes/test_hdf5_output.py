@@ -19,7 +19,7 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.option_types import StoredType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.volumes.formats.hdf5.chunked import chunk_places
+from znni.volumes.formats.hdf5.chunk_reader import chunk_places
 from znni.volumes.formats.hdf5.new_file import make_output
 from znni.volumes.formats.hdf5.output import Hdf5Output
 from znni.volumes.formats.hdf5.writer import Hdf5Writer
@@ -71,7 +71,7 @@ def test_the_end_of_an_output_lists_no_chunks_unless_it_was_resumed(
         listed.append(dataset)
         return chunk_places(dataset)
 
-    monkeypatch.setattr("znni.volumes.formats.hdf5.chunks.chunk_places", noted)
+    monkeypatch.setattr("znni.volumes.formats.hdf5.chunk_writer.chunk_places", noted)
     first, second = Box(Vec3(0, 0, 0), Vec3(3, 5, 9)), Box(Vec3(0, 5, 0), Vec3(3, 70, 9))
     output = new_output(tmp_path / "out.h5")
     output.describe({}, Vec3(3, 5, 9))
@@ -159,7 +159,7 @@ def test_the_disk_is_given_whole_chunks_as_soon_as_they_are_written(
     def flush(descriptor: int, place: int, length: int) -> None:
         there.append(system.read_at(descriptor, length, place))
 
-    monkeypatch.setattr("znni.volumes.formats.hdf5.chunks.begin_flush", flush)
+    monkeypatch.setattr("znni.volumes.formats.hdf5.chunk_writer.begin_flush", flush)
     output = new_output(tmp_path / "out.h5")
     box = Box(Vec3(0, 0, 0), Vec3(3, 64, 9))  # as a chunk
     values = np.random.default_rng(0).random((2, *box.size), np.float32)

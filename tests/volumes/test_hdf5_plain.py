@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box, Vec3
-from znni.volumes.formats.hdf5 import chunked
-from znni.volumes.formats.hdf5.chunked import chunk_places
+from znni.volumes.formats.hdf5 import chunk_reader
+from znni.volumes.formats.hdf5.chunk_reader import chunk_places
 from znni.volumes.formats.hdf5.format import open_hdf5
 from znni.volumes.formats.hdf5.plain import PlainDataset, read_past_hdf5
 from znni.volumes.locate import open_volume
@@ -74,7 +74,7 @@ def test_all_places_of_chunks_are_listed_at_once(
         lists.append(dataset)
         return chunk_places(dataset)
 
-    monkeypatch.setattr(chunked, "chunk_places", listed)
+    monkeypatch.setattr(chunk_reader, "chunk_places", listed)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, options in {"plain": {}, "gzip": {"compression": "gzip"}}.items():
             file.create_dataset(name, data=np.ones((40, 40, 40)), chunks=(4, 4, 4), **options)

@@ -43,7 +43,7 @@ class PartialOutput(ABC):
     _write_errors: type[Exception] = Exception
     _inside = ""  # path of the blocks within the unfinished output
     # A format sets both, when it opens the output that it has made.
-    _chunks: Sink  # stores blocks
+    _sink: Sink  # stores blocks
     _array: Any  # reads them again
 
     def __init__(
@@ -89,7 +89,7 @@ class PartialOutput(ABC):
         self._begin_if_waiting()
         self._wait_until_made()
         with self._failing():
-            write_block(box, values, self._chunks, self._ledger.append)
+            write_block(box, values, self._sink, self._ledger.append)
 
     def read(self, box: Box) -> NDArray[Any]:
         """Return the values (f', z, y, x) of a box that was written."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
-from znni.volumes.formats.hdf5.chunked import NOWHERE, ChunkedDataset
+from znni.volumes.formats.hdf5.chunk_reader import NOWHERE, ChunkedDataset
 
 # Copies of a chunk that decoding holds, here and in HDF5: each filter turns one into the next.
 COPIES = 2

@@ -15,7 +15,7 @@ from znni.core.chunks import chunk_extents
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.formats.hdf5.axis_tags import NAMES
-from znni.volumes.formats.hdf5.chunked import chunk_places
+from znni.volumes.formats.hdf5.chunk_reader import chunk_places
 
 OUTPUT_DATASET = "main"
 LEDGER = "ledger"

@@ -16,7 +16,7 @@ from znni.core.volume import LastSteps, NewOutput
 from znni.volumes.block_checks import strike_off_damaged
 from znni.volumes.formats import check_plain
 from znni.volumes.formats.hdf5 import NAME
-from znni.volumes.formats.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
+from znni.volumes.formats.hdf5.chunk_writer import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.formats.hdf5.new_file import (
     LEDGER,
     OUTPUT_DATASET,
@@ -97,7 +97,7 @@ class Hdf5Output(PartialOutput):
         with readable(self._disk.root, resumed=self._ledger.resumed):
             self._file = h5py.File(self._disk, "r")
             self._array = self._file[OUTPUT_DATASET]
-            self._chunks = chunks_of(self._array, self._wanted, self._disk.fileno())
+            self._sink = chunk_writer_of(self._array, self._wanted, self._disk.fileno())
 
     def _close(self) -> None:
         if self._file:
@@ -214,7 +214,7 @@ def readable(partial: Path, *, resumed: bool) -> AbstractContextManager[None]:
     return errors_as(failed)
 
 
-def chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
+def chunk_writer_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
     """Return a chunk writer for an unfinished file, after checking its structure and attributes."""
     wanted.check_array(dataset)
     dict(dataset.attrs)  # the end of the run updates them

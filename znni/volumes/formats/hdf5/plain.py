@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core import system
-from znni.volumes.formats.hdf5.chunked import NOWHERE, ChunkedDataset, ChunkRow
+from znni.volumes.formats.hdf5.chunk_reader import NOWHERE, ChunkedDataset, ChunkRow
 from znni.volumes.mapped_array import MappedArray
 
 # Bytes of chunks that are read together. Many small reads wait for the interpreter's lock.

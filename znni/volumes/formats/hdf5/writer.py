@@ -7,13 +7,13 @@ from pathlib import Path
 import h5py
 
 from znni.core.volume import NewOutput, Output, ResumeState
-from znni.volumes.formats.hdf5.chunks import HeldChanges
+from znni.volumes.formats.hdf5.chunk_writer import HeldChanges
 from znni.volumes.formats.hdf5.format import file_at, reading
 from znni.volumes.formats.hdf5.new_file import LEDGER, OUTPUT_DATASET
 from znni.volumes.formats.hdf5.output import (
     Hdf5Output,
     check_output,
-    chunks_of,
+    chunk_writer_of,
     made_again,
     readable,
 )
@@ -38,7 +38,7 @@ class Hdf5Writer(Writer):
             with partial.open("rb") as disk, readable(partial, resumed=True):
                 as_changed = HeldChanges(disk.fileno(), ledger.changes)
                 with h5py.File(as_changed, "r") as file:
-                    chunks_of(file[OUTPUT_DATASET], wanted, disk.fileno())
+                    chunk_writer_of(file[OUTPUT_DATASET], wanted, disk.fileno())
         return ledger
 
     def create(self, wanted: NewOutput) -> Output:

@@ -20,7 +20,7 @@ from znni.volumes.formats.slices.files import slice_files
 from znni.volumes.formats.slices.plane import Plane, plane_of
 from znni.volumes.formats.tiff.format import chunks_of, opened, values_of
 from znni.volumes.formats.tiff.grids import assumed_distance, grid_of, of_ome
-from znni.volumes.formats.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr.chunk_reader import ChunkedZarr
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.stored import StoredVolume
 

@@ -15,7 +15,7 @@ from znni.core.errors import InvalidInput
 from znni.volumes.formats import library
 from znni.volumes.formats.slices.files import PNG
 from znni.volumes.formats.tiff.format import check_codec, opened, values_of
-from znni.volumes.formats.zarr.chunked import LEAST_ROOM
+from znni.volumes.formats.zarr.chunk_reader import LEAST_ROOM
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.stored import errors_as, reason
 

@@ -18,7 +18,7 @@ from znni.core.shapes import Vec3
 from znni.volumes.formats import Functions, described, library
 from znni.volumes.formats.tiff import NAME
 from znni.volumes.formats.tiff.grids import assumed_of, grid_of
-from znni.volumes.formats.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr.chunk_reader import ChunkedZarr
 from znni.volumes.formats.zarr.pyramid import coarser_grid
 from znni.volumes.grid_attributes import with_affine
 from znni.volumes.mapped_array import MappedArray

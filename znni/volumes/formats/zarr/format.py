@@ -15,7 +15,7 @@ from znni.volumes.array import ArrayVolume
 from znni.volumes.formats import Functions, described, library, likely_image, names_one_of
 from znni.volumes.formats.zarr import ENDINGS
 from znni.volumes.formats.zarr.absent_chunks import absent_chunks
-from znni.volumes.formats.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr.chunk_reader import ChunkedZarr
 from znni.volumes.formats.zarr.ome_metadata import LEVEL, Level, levels
 from znni.volumes.grid_attributes import grid_of, with_affine
 from znni.volumes.named_axes import AXES, NamedAxes, at_time

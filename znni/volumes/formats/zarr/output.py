@@ -13,7 +13,7 @@ from znni.core.option_types import DEFAULT_COMPRESSION, Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Grid, LastSteps, NewOutput
 from znni.volumes.formats import library
-from znni.volumes.formats.zarr.chunks import ZarrChunks
+from znni.volumes.formats.zarr.chunk_writer import ZarrChunks
 from znni.volumes.formats.zarr.encoding import compressors
 from znni.volumes.formats.zarr.files import chunk_and_shard
 from znni.volumes.formats.zarr.ome_metadata import LEVEL, channel_metadata, image_metadata
@@ -71,7 +71,7 @@ class ZarrOutput(PartialOutput):
 
     def _check_earlier(self, ledger: LedgerFile) -> None:
         mend(self._array, Path(self._folder.root) / LEVEL, ledger)
-        self._chunks = ZarrChunks(self._array, self._folder, LEVEL, self._wanted)
+        self._sink = ZarrChunks(self._array, self._folder, LEVEL, self._wanted)
 
     def _begin(self) -> None:
         with self._failing():
@@ -84,12 +84,12 @@ class ZarrOutput(PartialOutput):
         chunk, shard = chunk_and_shard(self._patch, self._wanted)
         store = f"{self._folder.root}/{LEVEL}"
         self._array = new_array(store, self._wanted, attributes, chunk, shard)
-        self._chunks = ZarrChunks(self._array, self._folder, LEVEL, self._wanted)
+        self._sink = ZarrChunks(self._array, self._folder, LEVEL, self._wanted)
 
     def _complete(self, measured: dict[str, Any], _last_steps: LastSteps) -> None:
         if self._held is not None:
             self._make(self._attributes | measured)
-            self._chunks.write(self._whole, self._held)
+            self._sink.write(self._whole, self._held)
         else:
             self._array.update_attributes(measured)
         self._folder.put(LEDGER, self._summary())

@@ -18,7 +18,7 @@ from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, LastSteps, NewOutput, ResumeState, at_once
 from znni.volumes.block_checks import ReadBlock, checksum_or_none, warn_of_damaged, write_block
 from znni.volumes.formats import library
-from znni.volumes.formats.zarr.chunks import ZarrChunks
+from znni.volumes.formats.zarr.chunk_writer import ZarrChunks
 from znni.volumes.formats.zarr.files import chunk_and_shard
 from znni.volumes.formats.zarr.ome_metadata import LEVEL
 from znni.volumes.formats.zarr.output import (
@@ -58,12 +58,12 @@ class BlockSink:
                     f"machine can reach; name storage that all machines see under this name"
                 )
             self._array = open_unfinished(folder.root, wanted, "r+")
-        self._chunks = ZarrChunks(self._array, folder, LEVEL, wanted)
+        self._sink = ZarrChunks(self._array, folder, LEVEL, wanted)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box, and note it."""
         with self._writing():
-            write_block(box, values, self._chunks, self._note)
+            write_block(box, values, self._sink, self._note)
 
     def read(self, box: Box) -> NDArray[Any]:
         """Return the values (f', z, y, x) of a box that was written.

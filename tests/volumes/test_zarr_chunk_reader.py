@@ -10,8 +10,8 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
-from znni.volumes.formats.zarr import chunked
-from znni.volumes.formats.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr import chunk_reader
+from znni.volumes.formats.zarr.chunk_reader import ChunkedZarr
 
 CHUNKS = 5, 7, 4
 SHAPE = 31, 40, 37
@@ -46,7 +46,7 @@ def array() -> Counting:
 def test_no_more_chunks_are_decoded_at_once_than_have_room(
     room: int, array: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunked, "LEAST_ROOM", room * EACH)
+    monkeypatch.setattr(chunk_reader, "LEAST_ROOM", room * EACH)
     reader, part = ChunkedZarr(array), np.s_[4:6, 6:8, 3:5]
     assert reader.chunk_bytes == room * EACH
     np.testing.assert_array_equal(reader[part], array._array[part])
@@ -56,7 +56,7 @@ def test_no_more_chunks_are_decoded_at_once_than_have_room(
 def test_a_part_has_room_for_as_much_as_its_values_take(
     array: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunked, "LEAST_ROOM", 1)
+    monkeypatch.setattr(chunk_reader, "LEAST_ROOM", 1)
     reader, whole = ChunkedZarr(array), np.s_[0:31, 0:40, 0:37]
     np.testing.assert_array_equal(reader[whole], array._array[whole])
     assert array.read == [7 * 6 * 10]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from znni.core import system
 from znni.core.shapes import Box, Vec3
 from znni.machine.io_threads import at_once, finish, mapped
-from znni.volumes.formats.hdf5.chunked import NOWHERE, chunk_places
+from znni.volumes.formats.hdf5.chunk_reader import NOWHERE, chunk_places
 from znni.volumes.partial_file import begin_flush, write_all
 
 # The most writes to a file at the same time. File systems let one write after the other, and those
