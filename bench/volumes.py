@@ -159,7 +159,7 @@ def _of_format(
 
     def write() -> float:
         output = open_output(path, "", wanted)
-        output.describe({}, patch)
+        output.begin({}, patch)
         start = time.perf_counter()
         for box in boxes:
             output.write(box, block)

@@ -27,7 +27,7 @@ def test_a_block_is_written_while_all_threads_read(name: str, tmp_path: Path) ->
     """Else its tasks would wait for those of whole blocks that are read ahead."""
     values = np.random.default_rng(0).random((1, *SIZE), np.float32)
     output = open_output(tmp_path / name, values, NewOutput(1, SIZE))
-    output.describe({}, PATCH)
+    output.begin({}, PATCH)
     go_on, written = Event(), Event()
     reading = [begin_task(go_on.wait) for _ in range(3 * io_threads())]
 

@@ -21,7 +21,7 @@ def taken_and_counted(
     overlaps its neighbour.
     """
     dense = np.random.default_rng(0).random((features, *(size + 1)), np.float32)
-    output.describe({}, size)
+    output.begin({}, size)
     box = Box(Vec3(0, 0, 0), size)
     tracemalloc.start()
     try:

@@ -28,10 +28,10 @@ CATALOGUE = fake_catalogue(
 
 
 class Limiting(Hdf5Output):
-    """Output that limits the process's memory as soon as the output is described."""
+    """Output that limits the process's memory as soon as the output is begun."""
 
-    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        super().describe(attributes, patch)
+    def begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        super().begin(attributes, patch)
         most = psutil.Process().memory_info().vms + int(room) * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 

@@ -20,9 +20,9 @@ def new_output(place: str, **options: Any) -> ZarrOutput:
     return ZarrOutput(place, NewOutput(2, SIZE, **options))
 
 
-def described(place: str, **options: Any) -> ZarrOutput:
+def begun(place: str, **options: Any) -> ZarrOutput:
     output = new_output(place, **options)
-    output.describe({"plan": "long", "voxel_offset": (1, 2, 3), "seconds": 0.0}, FIRST.size)
+    output.begin({"plan": "long", "voxel_offset": (1, 2, 3), "seconds": 0.0}, FIRST.size)
     return output
 
 

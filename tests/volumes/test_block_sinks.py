@@ -1,4 +1,4 @@
-"""Processes write blocks of an output that another one describes and whose ledger it keeps."""
+"""Processes write blocks of an output that another one begins and whose ledger it keeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def coordinator() -> SharedZarr:
     output = writer_at(OUT).join(WANTED, lambda _: [WHOLE])
     assert isinstance(output, SharedZarr)
     output.note_plan("{}")
-    output.describe(dict.fromkeys(OF_ITS_TIME, 0), PATCH)
+    output.begin(dict.fromkeys(OF_ITS_TIME, 0), PATCH)
     return output
 
 

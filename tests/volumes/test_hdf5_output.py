@@ -37,7 +37,7 @@ def test_an_output_is_chunked_described_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.h5"
     output = new_output(path)
     long = "x" * 200_000  # larger than the 64 KiB of a plain HDF5 attribute
-    output.describe({"plan": long, "voxel_offset": (1, 2, 3), "seconds": 0.0}, Vec3(3, 5, 9))
+    output.begin({"plan": long, "voxel_offset": (1, 2, 3), "seconds": 0.0}, Vec3(3, 5, 9))
     first, second = Box(Vec3(0, 0, 0), Vec3(3, 5, 9)), Box(Vec3(0, 5, 0), Vec3(3, 70, 9))
     output.write(first, np.full((2, *first.size), 1, np.float32))
     assert not path.exists()
@@ -74,14 +74,14 @@ def test_the_end_of_an_output_lists_no_chunks_unless_it_was_resumed(
     monkeypatch.setattr("znni.volumes.formats.hdf5.chunk_writer.chunk_places", noted)
     first, second = Box(Vec3(0, 0, 0), Vec3(3, 5, 9)), Box(Vec3(0, 5, 0), Vec3(3, 70, 9))
     output = new_output(tmp_path / "out.h5")
-    output.describe({}, Vec3(3, 5, 9))
+    output.begin({}, Vec3(3, 5, 9))
     output.write(first, np.zeros((2, *first.size), np.float32))
     output.abandon()
     for resumed in (True, False):
         listed.clear()
         name = "out.h5" if resumed else "other.h5"
         output = Hdf5Output(tmp_path / name, NewOutput(2, Vec3(3, 70, 9), resume=resumed))
-        output.describe({}, Vec3(3, 5, 9))
+        output.begin({}, Vec3(3, 5, 9))
         for box in (second,) if resumed else (first, second):
             output.write(box, np.ones((2, *box.size), np.float32))
         output.finish({})
@@ -102,7 +102,7 @@ def whole_output(
     seed = len(str(attributes["command"]))
     values = np.random.default_rng(seed).random((2, *size)).astype(dtype)
     output = Hdf5Output(path, NewOutput(2, size, dtype, maps=maps))
-    output.describe({**attributes, "seconds": 0.0}, size)
+    output.begin({**attributes, "seconds": 0.0}, size)
     output.write(Box(Vec3(0, 0, 0), size), np.asfortranarray(values))
     output.finish({"seconds": attributes["seconds"]})
     return values
@@ -163,7 +163,7 @@ def test_the_disk_is_given_whole_chunks_as_soon_as_they_are_written(
     output = new_output(tmp_path / "out.h5")
     box = Box(Vec3(0, 0, 0), Vec3(3, 64, 9))  # as a chunk
     values = np.random.default_rng(0).random((2, *box.size), np.float32)
-    output.describe({}, box.size)
+    output.begin({}, box.size)
     output.write(box, values)
     assert sorted(there) == sorted(each.tobytes() for each in values)
     rest = Box(Vec3(0, 64, 0), Vec3(3, 70, 9))  # a part of a chunk, which may be written again
@@ -183,7 +183,7 @@ def test_a_system_that_cannot_flush_beforehand_does_so_in_the_end(
     os.close(writes)
     output = new_output(tmp_path / "out.h5")
     box = Box(Vec3(0, 0, 0), Vec3(3, 70, 9))
-    output.describe({}, Vec3(3, 64, 9))
+    output.begin({}, Vec3(3, 64, 9))
     output.write(box, np.ones((2, *box.size), np.float32))
     output.finish({})
     with h5py.File(tmp_path / "out.h5") as file:
@@ -205,7 +205,7 @@ def test_a_file_is_made_while_its_first_block_is_computed(
 
     monkeypatch.setattr("znni.volumes.formats.hdf5.output.make_output", slow)
     output = new_output(tmp_path / "out.h5")
-    output.describe({}, box.size)
+    output.begin({}, box.size)
     assert begun.wait(60)
     ask: dict[str, Callable[[], object]] = {
         "write": lambda: output.write(box, np.ones((2, *box.size), np.float32)),
@@ -233,7 +233,7 @@ def test_a_file_that_cannot_be_made_fails_with_its_first_block(
 
     monkeypatch.setattr("znni.volumes.formats.hdf5.output.make_output", fail)
     output, box = new_output(tmp_path / "out.h5"), Box(Vec3(0, 0, 0), Vec3(3, 35, 9))
-    output.describe({}, box.size)
+    output.begin({}, box.size)
     for _ in range(2):
         with pytest.raises(RunFailed, match="No space left on device; make room"):
             output.write(box, np.ones((2, *box.size), np.float32))
@@ -248,7 +248,7 @@ def test_an_abandoned_output_keeps_its_blocks_and_its_partial_name(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
     output = new_output(path)
     box = Box(Vec3(0, 0, 0), Vec3(3, 5, 9))
-    output.describe({}, box.size)
+    output.begin({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
     assert "out.h5.partial holds 1 finished block; the same command goes on" in output.abandon()
     left = sorted(found.name for found in tmp_path.iterdir())
@@ -261,7 +261,7 @@ def test_a_disk_that_fails_while_writing(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "out.h5"
     output = new_output(path)
     box = Box(Vec3(0, 0, 0), Vec3(3, 35, 9))
-    output.describe({}, box.size)
+    output.begin({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
     monkeypatch.setattr("znni.volumes.partial_file.os.fsync", full_disk)
     with pytest.raises(RunFailed, match=r"out\.h5\.partial: cannot be written: No space left"):
@@ -285,7 +285,7 @@ def test_a_small_output_of_one_block_is_written_at_once(
         monkeypatch.setattr("znni.volumes.partial_output.HELD_BYTES", held)
         output = new_output(path)
         output.note_plan("a plan")
-        output.describe({"plan": "a plan", "seconds": 0.0}, box.size)
+        output.begin({"plan": "a plan", "seconds": 0.0}, box.size)
         output.write(box, values)
         assert bool(Path(f"{path}.partial").stat().st_size) == (not held)
         assert (output.read(box) == values).all()
@@ -314,7 +314,7 @@ def test_the_last_steps_of_an_output_may_come_later(tmp_path: Path, patch: Vec3)
     steps: list[Callable[[], None]] = []
     path, whole = tmp_path / "out.h5", Box(Vec3(0, 0, 0), Vec3(3, 70, 9))
     output = new_output(path)
-    output.describe({}, patch)
+    output.begin({}, patch)
     for box in whole.cut(patch):
         output.write(box, np.ones((2, *box.size), np.float32))
     output.finish({"seconds": 0.5}, lambda *both: steps.extend(both))
@@ -346,7 +346,7 @@ def test_a_held_output_is_made_again_if_its_run_is_killed_while_it_is_written(
     monkeypatch.setattr(PartialFile, "write", noted)
     output = new_output(path)
     output.note_plan("a plan")
-    output.describe({}, box.size)
+    output.begin({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
     output.finish({})
     assert list(tmp_path.iterdir()) == [path]
@@ -375,7 +375,7 @@ def test_a_larger_output_is_not_made_again_if_only_its_ledger_is_gone(
 ) -> None:
     box, path = Box(Vec3(0, 0, 0), Vec3(3, 70, 9)), tmp_path / "out.h5"
     output = new_output(path)
-    output.describe({}, box.size)
+    output.begin({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
     output.finish({})
     whole, partial = path.read_bytes(), Path(f"{path}.partial")
@@ -393,13 +393,13 @@ def test_the_ledger_of_an_earlier_run_is_emptied_before_a_held_output_is_written
     ledger = Path(f"{path}.partial.ledger")
     half = Box(Vec3(0, 0, 0), Vec3(3, 35, 9))
     output = new_output(path)
-    output.describe({}, half.size)
+    output.begin({}, half.size)
     output.write(half, np.ones((2, *half.size), np.float32))
     output.abandon()
     assert ledger.stat().st_size
     output = Hdf5Output(path, NewOutput(2, box.size, resume=False))
     assert ledger.read_bytes() == b""
-    output.describe({}, box.size)
+    output.begin({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
     output.finish({})
     assert list(tmp_path.iterdir()) == [path]
@@ -448,7 +448,7 @@ def test_a_block_smaller_than_the_plan_says_begins_the_file(tmp_path: Path) -> N
     """As after memory ran out."""
     path = tmp_path / "out.h5"
     output = new_output(path)
-    output.describe({}, Vec3(3, 70, 9))
+    output.begin({}, Vec3(3, 70, 9))
     for start in (0, 35):
         box = Box(Vec3(0, start, 0), Vec3(3, start + 35, 9))
         output.write(box, np.full((2, *box.size), start, np.float32))

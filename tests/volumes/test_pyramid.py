@@ -91,7 +91,7 @@ def small_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 def make(place: str, values: NDArray[Any], **options: Any) -> None:
     wanted = NewOutput(len(values), SIZE, values.dtype.name, GRID, **options)  # type: ignore[arg-type]
     output = open_output(place, "none.h5", wanted)
-    output.describe({"voxel_offset": (0, 0, 0)}, Vec3(8, 16, 16))
+    output.begin({"voxel_offset": (0, 0, 0)}, Vec3(8, 16, 16))
     for box in Box(Vec3(0, 0, 0), SIZE).cut(Vec3(8, 16, 16)):
         output.write(box, values[(slice(None), *box.slices)])
     output.finish({})
@@ -154,7 +154,7 @@ def test_a_run_stopped_among_them_is_continued(monkeypatch: pytest.MonkeyPatch) 
 
         wanted = NewOutput(1, SIZE, "float32", GRID, **options)
         output = open_output("out.zarr", "none.h5", wanted)
-        output.describe({"voxel_offset": (0, 0, 0)}, Vec3(8, 16, 16))
+        output.begin({"voxel_offset": (0, 0, 0)}, Vec3(8, 16, 16))
         finished = {box for box, _ in output.resume_state.history}
         assert bool(finished) == (last > 1)
         for box in set(Box(Vec3(0, 0, 0), SIZE).cut(Vec3(8, 16, 16))) - finished:
@@ -165,7 +165,7 @@ def test_a_run_stopped_among_them_is_continued(monkeypatch: pytest.MonkeyPatch) 
                 output.finish({})
         output.abandon()
     output = open_output("out.zarr", "none.h5", wanted)
-    output.describe({}, Vec3(8, 16, 16))
+    output.begin({}, Vec3(8, 16, 16))
     output.finish({})
     files = {path.relative_to("alone.zarr") for path in Path("alone.zarr").rglob("*")}
     assert files == {path.relative_to("out.zarr") for path in Path("out.zarr").rglob("*")}

@@ -341,7 +341,7 @@ def test_a_block_written_again_replaces_what_was_there(
     wanted = NewOutput(1, size, compression=compression, sharded=sharded, identity={"a": "b"})
     kept = writer_at(at_s3).join(wanted, lambda _: [Box(Vec3(0, 0, 0), size)])
     kept.note_plan("{}")
-    kept.describe({}, patch)
+    kept.begin({}, patch)
     told: list[Any] = []
     sink = writer_at(at_s3).blocks(wanted, told.append)
     first, second = Box(Vec3(0, 0, 0), size).cut(patch)

@@ -42,7 +42,7 @@ def wanted(features: int = 2, **options: Any) -> NewOutput:
 def begin(name: str, **options: Any) -> Output:
     output = open_output(name, "input.h5", wanted(**options))
     attributes = {"voxel_offset": (1, 2, 3), "seconds": 0.0, "predicted_memory_bytes": 0}
-    output.describe(attributes, PATCH)
+    output.begin(attributes, PATCH)
     return output
 
 
@@ -130,7 +130,7 @@ def test_tifffile_reads_all_resolutions_of_a_pyramid(dtype: str, labels: bool) -
     values = (np.random.default_rng(1).random((2, *size)) * 4).astype(dtype)
     description = NewOutput(2, size, dtype, GRID, pyramid=True, labels=labels)  # type: ignore[arg-type]
     output = open_output("out.tif", "input.h5", description)
-    output.describe({"predicted_memory_bytes": 0}, size)
+    output.begin({"predicted_memory_bytes": 0}, size)
     output.write(Box(Vec3(0, 0, 0), size), values)
     output.finish({})
     with tifffile.TiffFile("out.tif") as file:
@@ -315,7 +315,7 @@ def test_a_small_output_of_one_block_needs_no_zarr(
     def written() -> Output:
         output = open_output(name, "input.h5", wanted())
         output.note_plan("a plan")
-        output.describe({"voxel_offset": (1, 2, 3), "seconds": 0.0}, SIZE)
+        output.begin({"voxel_offset": (1, 2, 3), "seconds": 0.0}, SIZE)
         write(output, [whole])
         np.testing.assert_array_equal(output.read(whole), VALUES)
         return output
@@ -348,7 +348,7 @@ def full_disk(*_: object) -> None:
 def test_blocks_smaller_than_the_plan_says_begin_the_zarr() -> None:
     """As after memory ran out."""
     output = open_output("out.npy", "input.h5", wanted())
-    output.describe({}, SIZE)
+    output.begin({}, SIZE)
     write(output, BOXES)
     assert Path("out.npy.partial/0/zarr.json").exists()
     output.finish({})

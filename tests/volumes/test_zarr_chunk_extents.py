@@ -74,7 +74,7 @@ def test_chunks_and_shards_of_the_patches_of_real_plans() -> None:
 def test_a_shard_has_at_least_eight_chunks() -> None:
     wanted = NewOutput(1, Vec3(96, 128, 160), sharded=True)
     output = ZarrOutput("out.zarr", wanted)
-    output.describe({}, Vec3(96, 128, 80))
+    output.begin({}, Vec3(96, 128, 80))
     values = np.random.default_rng(1).random((1, 96, 128, 160)).astype(np.float32)
     for x in (0, 80):
         part = Box(Vec3(0, 0, x), Vec3(96, 128, x + 80))

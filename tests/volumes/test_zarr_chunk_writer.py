@@ -29,7 +29,7 @@ def blocks(size: Vec3, patch: Vec3) -> list[Box]:
 
 def written(place: str, wanted: NewOutput, patch: Vec3, values: Any) -> Any:
     output = ZarrOutput(place, wanted)
-    output.describe({}, patch)
+    output.begin({}, patch)
     for box in blocks(wanted.size, patch):
         output.write(box, values[:, *box.slices])
     output.finish({})

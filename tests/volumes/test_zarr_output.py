@@ -15,7 +15,7 @@ from zarr_outputs import (
     SECOND,
     SIZE,
     as_written,
-    described,
+    begun,
     exists,
     new_output,
     write,
@@ -34,7 +34,7 @@ INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out")
 
 @pytest.mark.parametrize("place", PLACES)
 def test_an_output_is_chunked_described_and_whole(place: str) -> None:
-    output = described(place, grid=Grid((4, 0.5, 0.5), (8, 1, 1.5), ("nanometer", None, None)))
+    output = begun(place, grid=Grid((4, 0.5, 0.5), (8, 1, 1.5), ("nanometer", None, None)))
     write(output, FIRST, 1)
     with pytest.raises(zarr.errors.NodeNotFoundError):
         zarr.open(as_written(place), mode="r")
@@ -157,7 +157,7 @@ def test_a_small_output_of_one_block_is_written_at_once(
         monkeypatch.setattr("znni.volumes.partial_output.HELD_BYTES", held)
         output = new_output(place, pyramid=pyramid, maps=("one", "other"))
         output.note_plan("a plan")
-        output.describe({"plan": "a plan", "seconds": 0.0}, SIZE)
+        output.begin({"plan": "a plan", "seconds": 0.0}, SIZE)
         output.write(box, values)
         assert any(Path(f"{place}.partial").iterdir()) == (not held)
         np.testing.assert_array_equal(output.read(box), values)

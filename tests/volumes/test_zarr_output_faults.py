@@ -21,7 +21,7 @@ from zarr_outputs import (
     SECOND,
     SIZE,
     as_written,
-    described,
+    begun,
     exists,
     new_output,
     write,
@@ -55,10 +55,10 @@ def test_an_abandoned_output_keeps_its_blocks(place: str) -> None:
     assert new_output(place).abandon() == f"{place} was not made"
     assert not exists(place)
     assert not exists(f"{place}.partial")
-    output = described(place)
+    output = begun(place)
     assert output.abandon() == f"{place} was not made"
     assert not exists(f"{place}.partial")
-    output = described(place)
+    output = begun(place)
     write(output, FIRST, 1)
     told = output.abandon()
     resume_advice = "the same command goes on from there"
@@ -79,7 +79,7 @@ def test_an_abandoned_output_keeps_its_blocks(place: str) -> None:
             match=r"partial: exists, so .*\(--overwrite\) to delete both: outputs at URLs",
         ):
             new_output(place)
-    again = described(place, overwrite="://" in place)
+    again = begun(place, overwrite="://" in place)
     write(again, SECOND, 2)
     again.finish({})
     assert not open_volume(place).read(FIRST).any()
@@ -90,7 +90,7 @@ def test_a_new_ledger_is_on_the_disk_before_what_an_old_one_describes_is_deleted
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Power may fail between."""
-    output = described("out.zarr")
+    output = begun("out.zarr")
     write(output, FIRST, 1)
     output.abandon()
     found: list[bool] = []
@@ -112,7 +112,7 @@ def test_a_new_ledger_is_on_the_disk_before_what_an_old_one_describes_is_deleted
 def test_a_folder_that_cannot_be_emptied_leaves_nothing_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    output = described("out.zarr")
+    output = begun("out.zarr")
     write(output, FIRST, 1)
     output.abandon()
 
@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_emptied_leaves_nothing_open(
 
 @pytest.mark.parametrize("place", PLACES)
 def test_two_runs_cannot_write_one_place(place: str) -> None:
-    first = described(place)
+    first = begun(place)
     write(first, FIRST, 1)
     with pytest.raises(
         InvalidInput, match=r"out\.zarr\.partial: (is in use, maybe by|exists, so) an"
@@ -185,7 +185,7 @@ def test_a_url_that_exists() -> None:
 
 def test_a_failure_leaves_the_output_that_it_should_replace() -> None:
     succeeds(*INFER, "out.zarr")
-    output = described("out.zarr", overwrite=True)
+    output = begun("out.zarr", overwrite=True)
     write(output, FIRST, 1)
     output.abandon()
     assert open_volume("out.zarr").size == OUTPUT[1:]
@@ -230,7 +230,7 @@ def test_a_url_of_which_a_part_cannot_be_read() -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_store_that_fails(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = described(place)
+    output = begun(place)
     write(output, FIRST, 1)
 
     def refuse(*_arguments: Any, **_options: Any) -> None:

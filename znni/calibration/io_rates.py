@@ -269,7 +269,7 @@ def _writes(path: Path, dtype: OutputType, block: Vec3, outputs: ExitStack) -> _
 
     whole = block * Vec3(BLOCKS, 1, 1)
     output = open_output(path, "", NewOutput(1, whole, dtype, compression="none"))
-    output.describe({}, block)
+    output.begin({}, block)
     outputs.callback(output.finish, {})
     values = np.full((1, *block), 0.5, np.float32)
 

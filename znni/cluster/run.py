@@ -168,7 +168,7 @@ def compute_on_cluster(
                 attributes = provenance(chosen, parameters, asked) | grid_attributes(wanted.grid)
                 if bits == "class":
                     attributes["bits"] = bits
-                output.describe(attributes, chosen.patch)
+                output.begin(attributes, chosen.patch)
                 grid = TileGrid(asked.job, chosen.patch)
                 finished, probe, before = _finished(output, grid)
                 told = _in_voxels(progress, asked)

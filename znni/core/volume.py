@@ -216,12 +216,12 @@ class Output(BlockStore, Protocol):
 
     @property
     def resume_state(self) -> ResumeState:
-        """Work already there; its history is final once the output is described."""
+        """Work already there; its history is final once the output is begun."""
 
-    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Note how the output is made, before the first box is written.
+    def begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Begin the output on the disk, before the first box is written.
 
-        If earlier runs left a part, their notes stay, and its blocks are checked.
+        If earlier runs left a part, its blocks are checked instead, and their notes stay.
 
         Args:
             attributes: attributes to store with the output.

@@ -248,7 +248,7 @@ def _write_blocks(
     try:
         each = _bytes_of_voxel(copy) * max(copy.volume.features, wanted.features)
         patch = _block(wanted.size, room // COPIES // each)
-        output.describe(attributes, patch)
+        output.begin(attributes, patch)
         output.note_plan("")
         finished: set[Box] = set()
         for box, whole in output.resume_state.history:

@@ -116,7 +116,7 @@ class OpenRun:
                 self._expected = session.expected(self.plan)
                 self._attributes = provenance(self.plan, weights, agreed, self._expected)
                 self._attributes |= grid_attributes(wanted.grid)
-                output.describe(self._attributes, self.plan.patch)
+                output.begin(self._attributes, self.plan.patch)
                 boxes = share and share(self.plan.patch)
                 self._remaining = remaining_of(
                     output, job, self.plan, progress, boxes, request.afresh

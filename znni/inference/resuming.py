@@ -244,7 +244,7 @@ def remaining_of(
     share: list[Box] | None,
     afresh: str,
 ) -> Remaining:
-    """Return what is left to be computed of a described output, and report it as progress.
+    """Return what is left to be computed of an output that is begun, and report it as progress.
 
     Args:
         output: the output.

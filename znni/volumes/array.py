@@ -160,7 +160,7 @@ class ArrayOutput:
         """Return the values (f', z, y, x) of a box that was written."""
         return np.asarray(self._array[(slice(None), *box.slices)])
 
-    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
+    def begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Do nothing: an array has no attributes."""
 
     def note_plan(self, plan: str) -> None:

@@ -62,18 +62,21 @@ class PartialOutput(ABC):
 
     @property
     def resume_state(self) -> ResumeState:
-        """The blocks that exist already; their history is certain once the output is described."""
+        """The blocks that exist already; their history is certain once the output is begun."""
         return self._ledger.content
 
-    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Make the output with these attributes, unless all of its values may be held."""
+    def begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Start to make the output, or check blocks of an earlier run, as ``Output.begin`` does.
+
+        A small output of one block is not made yet: all of its values may be held.
+        """
         if self._earlier:
             self._check_earlier(self._earlier)
             return
         self._attributes, self._patch, self._waits = attributes, patch, True
         one_block = patch.minimum(self._wanted.size) == self._wanted.size
         if self._wanted.nbytes > HELD_BYTES or not one_block:
-            self._begin_if_waiting()
+            self._start_if_waiting()
 
     def note_plan(self, plan: str) -> None:
         """Note the plan of all boxes written from here on."""
@@ -86,7 +89,7 @@ class PartialOutput(ABC):
             self._held = np.array(values, order="C")
             self._held_checksum = checksum_of(self._held)
             return
-        self._begin_if_waiting()
+        self._start_if_waiting()
         self._wait_until_made()
         with self._failing():
             write_block(box, values, self._sink, self._ledger.append)
@@ -101,7 +104,7 @@ class PartialOutput(ABC):
     def finish(self, measured: dict[str, Any], last_steps: LastSteps = at_once) -> None:
         """Update attributes, and give the output its final name, maybe in the last steps."""
         if self._held is None:
-            self._begin_if_waiting()
+            self._start_if_waiting()
             self._wait_until_made()
         if self._earlier:
             self._reopen()
@@ -130,8 +133,8 @@ class PartialOutput(ABC):
         )
 
     @abstractmethod
-    def _begin(self) -> None:
-        """Begin to put the ledger and the output, without values, onto the disk."""
+    def _start_making(self) -> None:
+        """Start to put the ledger and the output, without values, onto the disk."""
 
     def _wait_until_made(self) -> None:  # noqa: B027
         """Wait until blocks can be written and read."""
@@ -159,11 +162,11 @@ class PartialOutput(ABC):
         self._ledger.discard()
         self._partial.keep()
 
-    def _begin_if_waiting(self) -> None:
-        """Begin to make the output, if it waits for that."""
+    def _start_if_waiting(self) -> None:
+        """Start to make the output, if it waits for that."""
         if self._waits:
             self._waits = False
-            self._begin()
+            self._start_making()
 
     def _summary(self) -> bytes:
         """Return the text of the whole output's ledger, with the block if it is held.

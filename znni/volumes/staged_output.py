@@ -164,12 +164,12 @@ class StagedOutput(ZarrOutput):
         self._writer = writer
         self._block = 0  # bytes
 
-    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
+    def begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the Zarr, unless all values may be held, and note how large its blocks are."""
         wanted = self._wanted
         extents = patch.minimum(wanted.size)
         self._block = extents.volume * wanted.features * np.dtype(wanted.dtype).itemsize
-        super().describe(attributes, patch)
+        super().begin(attributes, patch)
 
     def _complete(self, measured: dict[str, Any], _last_steps: LastSteps) -> None:
         """Write the file, give it its name, and delete the Zarr."""

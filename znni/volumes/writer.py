@@ -111,7 +111,7 @@ class Writer(ABC):
         raise self._one_writer()
 
     def blocks(self, wanted: NewOutput, note: Note) -> BlockStore:  # noqa: ARG002
-        """Open an output that another process has described, to write blocks of it.
+        """Open an output that another process has begun, to write blocks of it.
 
         That process keeps the ledger and completes the output. After each block is written,
         ``note`` is called with the entry for the ledger.

@@ -106,7 +106,7 @@ class Hdf5Output(PartialOutput):
     def _check_earlier(self, ledger: LedgerFile) -> None:
         strike_off_damaged(ledger, self.read)
 
-    def _begin(self) -> None:
+    def _start_making(self) -> None:
         self._made = in_background(self._make)
 
     def _wait_until_made(self) -> None:

@@ -73,7 +73,7 @@ class ZarrOutput(PartialOutput):
         mend(self._array, Path(self._folder.root) / LEVEL, ledger)
         self._sink = ZarrChunks(self._array, self._folder, LEVEL, self._wanted)
 
-    def _begin(self) -> None:
+    def _start_making(self) -> None:
         with self._failing():
             self._ledger.settle()
             self._make(self._attributes)

@@ -41,7 +41,7 @@ SAMPLE = 100  # blocks that are read again before an output is complete, unless 
 
 
 class BlockSink:
-    """Writes blocks of an output that another process has described, as ``Writer.blocks``."""
+    """Writes blocks of an output that another process has begun, as ``Writer.blocks``."""
 
     def __init__(self, place: str, wanted: NewOutput, note: Note) -> None:
         library("zarr", "zarr")
@@ -109,7 +109,7 @@ class SharedZarr(BlockSink):
 
     @property
     def resume_state(self) -> ResumeState:
-        """The plan of all processes; once the output is described, also the finished blocks."""
+        """The plan of all processes; once the output is begun, also the finished blocks."""
         return self._resume_state
 
     def note_plan(self, plan: str) -> None:
@@ -119,7 +119,7 @@ class SharedZarr(BlockSink):
                 self._folder.make()
             self._resume_state.plan = self._ledger.agree(self._wanted, plan).plan
 
-    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
+    def begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the array if no other process has done so, and check this share's blocks."""
         wanted = self._wanted
         chunk, shard = chunk_and_shard(patch, wanted, shared=True)

@@ -48,7 +48,7 @@ class ZarrWriter(Writer):
         return SharedZarr(self.place, wanted, share)
 
     def blocks(self, wanted: NewOutput, note: Note) -> BlockStore:
-        """Open an output that another process has described, to write blocks of it."""
+        """Open an output that another process has begun, to write blocks of it."""
         return BlockSink(self.place, wanted, note)
 
     def gather(self, recheck: Recheck, summing: Summing) -> Gathered:
