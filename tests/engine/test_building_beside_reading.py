@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import cycle
 from typing import Any
 from weakref import ref
 
@@ -15,12 +17,14 @@ from numpy.typing import NDArray
 from worker_runners import NETWORK, Sums, SumsPlan, sums
 
 from znni.core.errors import OutOfDeviceMemory, Unreadable
+from znni.core.plan_options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.engine.block_reader import BlockReader
 from znni.engine.pipeline import ALONE, PreparedHere, Turn, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
+from znni.inference.prepared_plans import PreparedPlans
 from znni.network.weights import random_weights
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
@@ -50,8 +54,8 @@ class Seen(ArrayVolume):
 class Case:
     """A run, and what it gives."""
 
-    def __init__(self, before: Callable[[], object]) -> None:
-        x = np.random.default_rng(0).random((22, 14, 13), np.float32)
+    def __init__(self, before: Callable[[], object], seed: int = 0) -> None:
+        x = np.random.default_rng(seed).random((22, 14, 13), np.float32)
         self.volume = Seen(x, before)
         self.job = make_job(NETWORK, self.volume.size, "valid", "reflect", None)
         self.remaining = Remaining(self.job)
@@ -194,6 +198,56 @@ def test_layers_are_released_if_memory_runs_out_though_another_run_holds_the_pla
     assert made[0]() is None
     processes.wait_until_ready()
     assert len(made) == 2
+
+
+class TwoBuffers:
+    """Computes blocks in two stages, with a buffer for every second block, as on a GPU.
+
+    The last block of a run is not finished until the next run takes its buffer, or a while passes.
+    """
+
+    def __init__(self, plan: SumsPlan) -> None:
+        self.plan = plan
+        self._buffers = cycle(np.zeros((2, *plan.patch), np.float32) for _ in range(2))
+        self._launched = 0
+        self._next = threading.Event()  # the second block of the next run is in a buffer
+
+    def stages(self, *_: object) -> list[Callable[[Any], Any]]:
+        def launch(block: Any) -> Any:
+            self._launched += 1
+            buffer = next(self._buffers)
+            total = sums(block.values[0])
+            buffer[...] = np.stack([total, -total])
+            if self._launched == 4:
+                self._next.set()
+            return buffer
+
+        def finish(block: Any) -> Any:
+            if self._launched >= 2:
+                self._next.wait(0.3)
+            return block.values.copy()
+
+        return [launch, finish]
+
+
+def test_the_next_run_takes_no_buffer_of_a_block_that_is_not_finished() -> None:
+    kept = PreparedPlans(Choices())
+    cases = [Case(lambda: None, seed) for seed in range(2)]
+    whole = cases[0].job.output
+    plan = SumsPlan(whole._replace(z=-(-whole.z // 2)))  # two blocks
+    prepared = PreparedHere(plan, partial(TwoBuffers, plan))  # type: ignore[arg-type]
+
+    def run(case: Case) -> None:
+        with kept.running() as turn:
+            case.run(prepared, turn)
+
+    threads = [threading.Thread(target=run, args=(case,), daemon=True) for case in cases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for case in cases:
+        np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("patches", [1, 2])

@@ -16,10 +16,10 @@ from window_networks import network, volume
 
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.backends.cuda import mirrored_windows
-from znni.engine.backends.cuda.mirrored_windows import MirroredWindows, cut_shape
+from znni.engine.backends.cuda.mirrored_windows import MirroredWindows
 from znni.engine.block import alone
 from znni.engine.windows import WindowInputs
-from znni.network.geometry import over
+from znni.network.geometry import cut_for_gpu, over
 from znni.network.window import Window
 
 
@@ -64,8 +64,8 @@ def test_a_gpu_makes_the_copies_that_the_host_makes(data: st.DataObject) -> None
     on_host, on_gpu = WindowInputs(net, size), MirroredWindows(net, size, 2)
     for group in net.window.groups(whole):
         cut = on_gpu(block, group)
-        assert cut.values.shape[1:] == cut_shape(net)[1:]
-        assert len(cut.values) <= cut_shape(net).n < together
+        assert cut.values.shape[1:] == cut_for_gpu(net)[1:]
+        assert len(cut.values) <= cut_for_gpu(net).n < together
         copies = on_gpu.copies(cut.values, group)
         np.testing.assert_array_equal(copies, on_host(block, group).values)
         assert np.abs(copies).max() > 0
@@ -84,4 +84,4 @@ def test_windows_that_are_cut_for_a_group(mirror: str, together: int, cut: int) 
     assert window.mirrored_by_gpu == (cut < together)
     most = max(len({copy.start for copy in group}) for group in window.groups(window.covered))
     assert most <= cut
-    assert cut_shape(network(window)) == Shape5(cut, 2, 4, 6, 8)
+    assert cut_for_gpu(network(window)) == Shape5(cut, 2, 4, 6, 8)

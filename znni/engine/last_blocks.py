@@ -30,7 +30,8 @@ class LastBlocks:
             for process, tells in enumerate(leaves)
             for passing, tell in tells.items()
         }
-        self._before = dict.fromkeys(self._leaves, 0)  # blocks that are begun, and not so far
+        # The blocks that are begun, and not yet taken, or computed.
+        self._before = dict.fromkeys(self._leaves, 0)
         # A block counts until it is read. ``all_started`` and the end of ``handed_out`` take
         # one off.
         self._pending = 2

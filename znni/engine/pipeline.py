@@ -75,7 +75,7 @@ class Turn(NamedTuple):
     """The turn of a run, among runs that read and compute one after the other.
 
     If several stages compute a block, the next run begins its first block while the last stage
-    computes this run's last block.
+    computes this run's last block. It begins a second block only when that is done.
 
     Attributes:
         compute: waits until the run before has computed all its blocks, or until only its last
@@ -264,12 +264,12 @@ def run_volume(
         def after_reading() -> list[Work]:
             # In this process: ``PatchRunner.stages`` (``patch_runner.py``). For workers: ``Fleet``
             # has one stage.
-            *before, final = map(passing_items, slot.stages())
-            further = _timed(clock, "host_layers", after_layers)
+            computing = list(map(passing_items, slot.stages()))
             computed = f"process {process + 1} has computed its first block"
+            taken = last_blocks.passing(process, "taken", nothing_to_do)
             noted = last_blocks.passing(process, "computed", partial(timeline.note, computed))
-            taken = [last_blocks.passing(process, "taken", turn.finish)] if before else []
-            return [*before, in_turn([*taken, final, *further, noted]), write]
+            further = [*_timed(clock, "host_layers", after_layers), noted]
+            return [*_in_turns(computing, turn.finish, taken, further), write]
 
         if slot.one_at_a_time:
             return StageChain(
@@ -320,7 +320,14 @@ def _leaving(
 ) -> Iterator[dict[Passing, Action]]:
     """Yield, for each process, what is called when its last block is taken, and computed.
 
-    It takes the same arguments as ``run_volume``. A run in several processes keeps its turn.
+    A run in several processes keeps its turn.
+
+    Args:
+        prepared: computes the blocks.
+        timeline: takes the end of each process.
+        turn: the turn of the run.
+        processes: the number of processes.
+        last: as for ``run_volume``.
     """
 
     def leave(number: int) -> None:
@@ -333,6 +340,30 @@ def _leaving(
     for number in range(processes):
         taken = turn.finishing if processes == 1 else nothing_to_do
         yield {"taken": taken, "computed": partial(leave, number)}
+
+
+def _in_turns(
+    computing: Sequence[Work], finish: Action, taken: Work, further: Sequence[Work]
+) -> list[Work]:
+    """Return the stages that compute blocks, for runs that follow each other.
+
+    Args:
+        computing: the stages of a prepared plan.
+        finish: waits until the run before is done. Its last block may lie in a buffer that this
+            run's second block takes. So the stage before the last keeps the first block until then.
+        taken: called when the last of several stages takes a block.
+        further: what the last stage does after it has computed a block.
+    """
+    *before, final = computing
+    if not before:
+        return [in_turn([final, *further])]
+
+    def finished_before(item: Any) -> Any:
+        finish()
+        return item
+
+    before[-1] = in_turn([before[-1], finished_before])
+    return [*before, in_turn([taken, final, *further])]
 
 
 def _timed(stopwatch: Stopwatch, stage: ReportStage, works: Sequence[Work]) -> list[Work]:

@@ -216,11 +216,15 @@ def _own_turn(turn: Turn, marks: list[int], check: Action) -> Turn:
             marks.append(0)
             reset_high_water_mark()
 
-    def computed() -> None:
-        marks.append(high_water_mark())  # the next run resets it
-        turn.computed()
+    def marked(end: Action) -> Action:
+        def act() -> None:
+            marks.append(high_water_mark())  # the next run resets it
+            end()
 
-    return turn._replace(compute=compute, computed=computed)
+        return act
+
+    ends = {"finishing": marked(turn.finishing), "computed": marked(turn.computed)}
+    return turn._replace(compute=compute, **ends)
 
 
 def _check_plan(session: Session, runner: VolumeRunner, asked: OpenRequest) -> None:

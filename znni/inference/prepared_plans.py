@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import Condition, Lock, get_ident
 from typing import Literal, TypeAlias
 
 from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
-from znni.core.volume import Action
 from znni.engine.pipeline import PreparedPlan, Turn
 from znni.inference.plan_choice import machine_here
 from znni.network.network import Network
@@ -20,12 +20,12 @@ from znni.plans.plan import Plan
 
 Prepare = Callable[[Plan], PreparedPlan]
 
-
-Work: TypeAlias = Literal["reading", "computing", "finishing"]
+# What one run at a time does.
+Phase: TypeAlias = Literal["reading", "computing", "finishing"]
 
 
 class _Turns:
-    """Each work is done by one run at a time. A run is known by its thread.
+    """The turns of runs. One run at a time is in each phase. A run is known by its thread.
 
     Args:
         changed: guards the turns, and is notified when one ends.
@@ -33,20 +33,20 @@ class _Turns:
 
     def __init__(self, changed: Condition) -> None:
         self._changed = changed
-        self._runs: dict[Work, int] = {}
+        self._runs: dict[Phase, int] = {}
 
-    def begin(self, run: int, *works: Work) -> None:
-        """Wait until no other run does any of these works. Then they are this run's turn."""
+    def begin(self, run: int, *phases: Phase) -> None:
+        """Wait until no other run is in any of these phases. Then this run is."""
         with self._changed:
-            self._changed.wait_for(lambda: all(self._runs.get(it, run) == run for it in works))
-            self._runs |= dict.fromkeys(works, run)
+            self._changed.wait_for(lambda: all(self._runs.get(it, run) == run for it in phases))
+            self._runs |= dict.fromkeys(phases, run)
 
-    def end(self, run: int, *works: Work) -> None:
-        """End those of the turns that are this run's."""
+    def end(self, run: int, *phases: Phase) -> None:
+        """End the turns of a run in these phases, if it has them."""
         with self._changed:
-            for work in works:
-                if self._runs.get(work) == run:
-                    del self._runs[work]
+            for phase in phases:
+                if self._runs.get(phase) == run:
+                    del self._runs[phase]
             self._changed.notify_all()
 
 
@@ -83,7 +83,8 @@ class PreparedPlans:
         self._end_building()
         with self._changed:
             if thread in self._running:
-                self._turns.end(thread, "finishing")  # of a plan that ran out of memory
+                self._running[thread] = None  # it uses no plan that ran out of memory any more
+                self._turns.end(thread, "finishing")
                 # If the run before runs out of memory, it goes on with another plan. That may not
                 # wait for this run. So this run takes no memory before the other is done.
                 if not (key in self._kept and self._fits(plan, key)):
@@ -149,20 +150,17 @@ class PreparedPlans:
         """
         thread = get_ident()
 
-        def call(act: Callable[..., None], *works: Work) -> Action:
-            return lambda: act(thread, *works)
-
         begin, end = self._turns.begin, self._turns.end
-        computed = call(end, "reading", "computing", "finishing")
+        computed = partial(end, thread, "reading", "computing", "finishing")
         try:
             with self._changed:
                 begin(thread, "reading")
                 self._running[thread] = None
             yield Turn(
-                compute=call(begin, "computing"),
-                finish=call(begin, "finishing"),
-                read=call(end, "reading"),
-                finishing=call(end, "reading", "computing"),
+                compute=partial(begin, thread, "computing"),
+                finish=partial(begin, thread, "finishing"),
+                read=partial(end, thread, "reading"),
+                finishing=partial(end, thread, "reading", "computing"),
                 computed=computed,
             )
         finally:
@@ -204,9 +202,10 @@ class PreparedPlans:
                 self._changed.notify_all()
 
     def clear(self) -> None:
-        """Release all kept plans."""
+        """Release all kept plans but those that runs use."""
         with self._changed:
-            self._kept.clear()
+            used = self._running.values()
+            self._kept = OrderedDict((key, it) for key, it in self._kept.items() if key in used)
             self._changed.notify_all()
         gc.collect()  # tracebacks may still refer to it
 

@@ -282,6 +282,17 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
     return _block_geometry(network, block_extents(network, patch))
 
 
+def cut_for_gpu(network: Network) -> Shape5:
+    """Return the shape of the windows that are copied to a GPU for a group.
+
+    Raises:
+        ValueError: the network has no windows.
+    """
+    if network.window is None:
+        raise ValueError(f"network {network.name} has no windows")
+    return Shape5.of(network.window.cut_for_gpu, network.in_features, network.window.size)
+
+
 def block_extents(network: Network, patch: Vec3) -> Vec3:
     """Return the extents of a block as layers compute it: those of a patch, or of any window.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, groupby, islice, product, starmap
-from math import ceil
+from math import ceil, gcd
 from numbers import Real
 from typing import NamedTuple
 
@@ -272,22 +272,13 @@ class Window:
 
     @property
     def cut_for_gpu(self) -> int:
-        """The windows that are copied to a GPU for a group. It makes their mirrored copies itself.
+        """The number of windows that are copied to a GPU for a group.
 
-        A group of one window is copied as the network sees it, and so are windows that are not
-        mirrored.
+        The GPU makes their mirrored copies itself. A group begins at any multiple of its length in
+        the list of all copies.
         """
         copies, together = len(self.flips), self.together
-        if min(copies, together) == 1:
-            return together
-        if max(copies, together) % min(copies, together) == 0:  # no group begins between copies
-            return max(1, together // copies)
-        return (together - 2) // copies + 2
-
-    @property
-    def cut_voxels(self) -> int:
-        """The voxels of the windows that are copied to a GPU for a group."""
-        return self.cut_for_gpu * self.size.volume
+        return (together - 1 - gcd(copies, together)) // copies + 2
 
     @property
     def mirrored_by_gpu(self) -> bool:

@@ -19,6 +19,7 @@ from znni.engine.stages.layers import placed_seconds
 from znni.engine.workers.processes import SLOTS
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
+from znni.network.geometry import cut_for_gpu
 from znni.network.network import Network
 from znni.network.window import Window
 from znni.plans.stage import Counts, Seconds, Setting, StageModel, larger
@@ -111,7 +112,7 @@ class BlendModel(StageModel):
 def _cut(run: Setting, window: Window, each: Counts[Number]) -> Number:
     """Return the values that are cut out of a block for the windows that are computed at once."""
     if run.on_gpu and window.mirrored_by_gpu:
-        return run.network.in_features * window.cut_voxels + 0 * each.voxels
+        return cut_for_gpu(run.network).elements + 0 * each.voxels
     return each.at_once
 
 

@@ -12,6 +12,7 @@ from math import inf
 from znni.core.shapes import FLOAT_BYTES
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
+from znni.network.geometry import cut_for_gpu
 from znni.plans.device_partition import locks_blocks
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
 from znni.plans.stored_values import Stored
@@ -66,12 +67,12 @@ class UploadModel(StageModel):
         """Return the bytes of the first layers' next input.
 
         Their current input counts as the layers' memory. Of stored values, which take a half or
-        less, two inputs are beside the current one. So are the windows of two groups whose mirrored
-        copies the GPU makes.
+        less, two inputs are beside the current one. If the GPU makes mirrored copies, the windows
+        of two groups lie beside them.
         """
         window = run.network.window
         if window and window.mirrored_by_gpu:
-            return 2 * FLOAT_BYTES * run.network.in_features * window.cut_voxels + 0 * each.voxels
+            return 2 * cut_for_gpu(run.network).nbytes + 0 * each.voxels
         return FLOAT_BYTES * each.first_input
 
 

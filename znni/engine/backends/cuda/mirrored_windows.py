@@ -17,6 +17,7 @@ from znni.engine.windows import ONE, ZERO, given_window, values_of, window_place
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.locked_arrays import pinned
+from znni.network.geometry import cut_for_gpu
 from znni.network.network import Network
 from znni.network.window import Copy
 from znni.primitives.cpu.common.workers import workers
@@ -38,7 +39,7 @@ class MirroredWindows:
     def __init__(self, network: Network, patch: Vec3, threads: int) -> None:
         self._window = given_window(network)
         self._place = window_place(network, self._window, patch)
-        self._cut = pinned(cut_shape(network))
+        self._cut = pinned(cut_for_gpu(network))
         self._threads = threads
         shape = Shape5.of(network.together, network.in_features, self._place.size)
         self._copies = cupy().zeros(shape, np.float32)
@@ -77,12 +78,6 @@ class MirroredWindows:
             launch(self._kernel, Shape5(1, *target.shape), *strided(target), source, *strides)
         self._copies[len(group) :].fill(0)
         return self._copies
-
-
-def cut_shape(network: Network) -> Shape5:
-    """Return the shape of the windows that are copied to a GPU for a group."""
-    window = given_window(network)
-    return Shape5.of(window.cut_for_gpu, network.in_features, window.size)
 
 
 def _starts(group: Sequence[Copy]) -> list[Vec3]:

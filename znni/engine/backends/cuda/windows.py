@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Shape5
 from znni.engine.after_blending import Blended, Onto, onto
-from znni.engine.backends.cuda.mirrored_windows import MirroredWindows, cut_shape
+from znni.engine.backends.cuda.mirrored_windows import MirroredWindows
 from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched
 from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.backends.registry import PartToRun
@@ -27,6 +27,7 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import ZERO, BlendedWindows, WindowInputs, given_window
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.locked_arrays import pinned
+from znni.network.geometry import cut_for_gpu
 from znni.network.weights import ConvWeights, Float32
 from znni.network.window import Copy
 from znni.plans.device_partition import DevicePart
@@ -129,7 +130,8 @@ class DeviceWindows(DevicePartRunner):
     def _copied_at_once(self, part: DevicePart) -> Shape5:
         """Return the shape of the windows that are copied to the GPU at a time."""
         network = self._network
-        return cut_shape(network) if given_window(network).mirrored_by_gpu else part.first_input
+        mirrored = given_window(network).mirrored_by_gpu
+        return cut_for_gpu(network) if mirrored else part.first_input
 
     def _launch_windows(self, block: Block) -> _Queued:
         """Queue all windows of a block, and wait until the last one's input is copied.
@@ -146,8 +148,7 @@ class DeviceWindows(DevicePartRunner):
                     block, partial(self._windows, launched), partial(self._begin, launched)
                 )
             self._compute.record(launched.buffer.computed)
-        window = self._network.window
-        assert window is not None
+        window = given_window(self._network)
         return _Queued(launched, mean, block.with_output(window), onto(window, block))
 
     def _copied(self, queued: _Queued, labels: Labels | None) -> NDArray[Any]:
