@@ -220,7 +220,9 @@ class DeviceSearch:
         layers = least_of.seconds(partition, most, layers_limit)
         if not job_time.seconds(Load(sum(layers.values()), 0, working)) < limit:
             return
-        bounds = SecondsLimit(ROUNDED * layers_limit, layers, self.bounds.of_step)
+        bounds = SecondsLimit(
+            ROUNDED * layers_limit, layers, self.bounds.of_step, partition.least_runs
+        )
         segmented = [
             (segments, allowed, bare, least)
             for segments, bare, allowed in self._segmentations(partition, budget, bounds)

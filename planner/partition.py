@@ -52,6 +52,7 @@ class Partition:
         storage: the arrays of a block, if the network is tiled.
         swept: the planes of a sweep, if there is one.
         least_kept: a lower bound on the bytes that the sweep keeps.
+        least_runs: how often the sweep computes each value at least for a patch, by name.
         shapes: the shapes of the network's values for a patch, by name.
         least: lower bounds on the seconds of each layer, by name.
     """
@@ -65,6 +66,7 @@ class Partition:
     storage: BlockStorage | None = None
     swept: Swept | None = None
     least_kept: int = 0
+    least_runs: Mapping[str, float] = field(default_factory=dict, compare=False)
     shapes: Mapping[str, Shape5] = field(default_factory=dict, compare=False)
     least: Mapping[str, float] = field(default_factory=dict, compare=False)
 

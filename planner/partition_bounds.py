@@ -19,8 +19,10 @@ from znni.plans.swept import planes_kept
 ROUNDED = 1 + 1e-9
 
 # Prices seldom raise the bounds of convolutions by more than this share of them. If a limit is
-# farther away, they are not worth their time.
+# farther away, they are not worth their time. Blocks of sweeps are thin, so their prices raise the
+# bounds more, by up to half.
 MOST_GAIN = 0.25
+MOST_GAIN_OF_SWEEPS = 1.0
 
 
 class PartitionBounds(NamedTuple):
@@ -107,7 +109,7 @@ class PartitionBounds(NamedTuple):
         items of a layer at once is a bound for all of them. If their arrays do not fit, it is the
         price of the largest piece that fits, times the number of pieces. Convolutions that may be
         one step with other layers are left out, as are packed ones. Nothing is priced if the
-        limit is too far away (``MOST_GAIN``).
+        limit is too far away (``MOST_GAIN``, or ``MOST_GAIN_OF_SWEEPS``).
 
         Args:
             partition: the layers.
@@ -119,7 +121,8 @@ class PartitionBounds(NamedTuple):
             return least
         alone = (it for it in partition.nodes if it.name not in self._fused)
         convolutions = [it for it in alone if isinstance(it.layer, Conv)]
-        gain = MOST_GAIN * sum(least[node.name] for node in convolutions)
+        share = MOST_GAIN_OF_SWEEPS if partition.swept else MOST_GAIN
+        gain = share * sum(least[node.name] for node in convolutions)
         if gain <= limit - sum(least.values()) < inf:
             return least
         for node in sorted(convolutions, key=lambda node: -least[node.name]):
@@ -132,7 +135,7 @@ class PartitionBounds(NamedTuple):
             items = next((n for n in divisors if n * each <= allowed), 0)
             # A price for some items bounds the time of fewer only if these divide them.
             if items and all(items % n == 0 for n in divisors if n < items):
-                times = shape.n // items
+                times = shape.n // items * partition.least_runs.get(node.name, 1.0)
                 cutoff = (least[node.name] + ROUNDED * left) / times
                 layer = node.layer.local if partition.storage else node.layer
                 some, made = shape._replace(n=items), out._replace(n=items)

@@ -22,6 +22,7 @@ from planner.partition import (
     device_of,
     sums_at_cuts,
 )
+from planner.sweep_bound import least_runs
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Machine
@@ -68,6 +69,7 @@ class PatchCandidate:
         self._shapes = shapes(network, patch)
         self._storage = storage_for(network, patch)
         self._swept = swept_for(network, patch, output)
+        self._runs = least_runs(network, patch, output)
         self._counts = overhead.counts(network, patch)
         self._bounds = bounds
         self._least: dict[Processor, dict[str, float]] = {}
@@ -103,7 +105,8 @@ class PatchCandidate:
                 counts = Counts(*(np.array([float(count)]) for count in self._counts))
                 most = most_for_arrays(self._machine, self._overhead, device, self._network, counts)
                 slowed = slowed_poolings(self._network, device, voxels, most)
-            least = self._bounds(processor).of_layers(voxels, slowed)
+            computed = {name: self._runs[name] * it for name, it in voxels.items()}
+            least = self._bounds(processor).of_layers(computed, slowed)
             self._least[processor] = {name: float(seconds[0]) for name, seconds in least.items()}
         return self._least[processor]
 
@@ -137,6 +140,7 @@ class PatchCandidate:
                     shapes=self._shapes,
                     least=self._least_of(it.processor),
                     least_kept=int(self._counts.kept),
+                    least_runs=self._runs,
                 )
                 for it in cut.partitions
             )

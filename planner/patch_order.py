@@ -16,7 +16,7 @@ from planner.overhead import Overhead
 from planner.partition import CutPoint, Processor, device_of, sums_at_cuts
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
-from planner.sweep_bound import least_bytes_kept
+from planner.sweep_bound import least_bytes_kept, least_runs
 from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import AXES, FLOAT_BYTES, Vec3
 from znni.network.geometry import input_box, shapes
@@ -70,7 +70,10 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     voxels = _voxels(network, patches)
     sizes, zero = np.array(patches), np.zeros(len(patches))
     counts = _counts(network, patches, space.overhead)
-    counts = counts._replace(kept=least_bytes_kept(network, voxels, list(sizes.T.astype(float))))
+    extents = list(sizes.T.astype(float))
+    counts = counts._replace(kept=least_bytes_kept(network, voxels, extents))
+    runs = least_runs(network, extents, space.output)
+    computed = {name: runs[name] * each for name, each in voxels.items()}
     least: dict[Processor, list[Numbers]] = {}
 
     @cache
@@ -95,7 +98,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         if processor not in least:
             device = device_of(processor)
             slowed = slowed_poolings(network, device, voxels, most_on(device))
-            each = list(space.bounds_on(processor).of_layers(voxels, slowed).values())
+            each = list(space.bounds_on(processor).of_layers(computed, slowed).values())
             least[processor] = sums_at_cuts(processor, each, zero)
         return least[processor]
 

@@ -16,6 +16,9 @@ from znni.plans.rewrites.fusion import Fusion
 from znni.plans.segments import Segment, Step
 from znni.plans.swept import Swept, planes_kept
 
+# The runs of layers at the start of a sweep, if there is none.
+NOT_SWEPT: Mapping[str, float] = {}
+
 
 class SecondsLimit(NamedTuple):
     """A limit for the seconds of segmentations, with bounds that rule them out.
@@ -24,11 +27,13 @@ class SecondsLimit(NamedTuple):
         seconds: the seconds that all runs of all steps may take.
         layers: lower bounds on the seconds of each layer for a patch, in any segments, by name.
         of_step: the function that returns a lower bound on the seconds of one call of a bare step.
+        least_runs: how often a sweep computes each layer at least for a patch, by name.
     """
 
     seconds: float
     layers: Mapping[str, float]
     of_step: Callable[[Step], float]
+    least_runs: Mapping[str, float] = NOT_SWEPT
 
     def of_runs(self, step: Step, runs: float) -> float:
         """Return a lower bound on the seconds of all runs of a bare step."""
@@ -38,8 +43,16 @@ class SecondsLimit(NamedTuple):
         return sum(self.layers.get(layer.name, 0.0) for layer in step.layers)
 
     def without(self, steps: Iterable[Step], runs: int) -> SecondsLimit:
-        """Return the limit for the other layers. The steps take more than their layers at least."""
-        more = sum(self.of_runs(step, runs) - self._of_layers(step) for step in steps)
+        """Return the limit for the other layers. The steps take more than their layers at least.
+
+        Args:
+            steps: the steps.
+            runs: the runs of each step for a patch, without those at the start of a sweep.
+        """
+        more = 0.0
+        for step in steps:
+            again = self.least_runs.get(step.layers[-1].name, 1.0)
+            more += self.of_runs(step, runs * again) - self._of_layers(step)
         return self._replace(seconds=self.seconds - more)
 
 

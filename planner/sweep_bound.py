@@ -1,14 +1,14 @@
-"""A bound on what a sweep keeps from block to block, whatever its segments are."""
+"""Bounds on what a sweep keeps and repeats, whatever its segments are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from znni.core.shapes import AXES, FLOAT_BYTES, extent
+from znni.core.shapes import AXES, FLOAT_BYTES, Vec3, extent
 from znni.network.layers import Pool
 from znni.network.network import Network
 from znni.network.node import INPUT
-from znni.plans.swept import planes_kept
+from znni.plans.swept import planes_kept, runs_for_block
 from znni.plans.totals import Number
 
 
@@ -38,3 +38,31 @@ def least_bytes_kept(
         if isinstance(node.layer, Pool):
             maps = network.maps[node.name]
     return nbytes
+
+
+def least_runs(network: Network, patch: Sequence[Number], output: Vec3) -> dict[str, Number]:
+    """Return how often each value is computed at least for a block, in any segments.
+
+    That is once without a sweep. The first block of a sweep's column needs planes before it, so its
+    layers run several times. The result is the average over the column. Layers up to a pooling may
+    be computed again for each of its fragments. Then they run for the planes that the pooling's
+    readers need.
+
+    Args:
+        network: the network.
+        patch: the output voxels of the patch, for each axis.
+        output: the output voxels of the job.
+    """
+    axis = network.sweep_axis
+    new, column = patch[AXES.index(axis)], extent(output, axis)
+    once = 1 + 0 * new
+    runs = dict.fromkeys((INPUT, *(node.name for node in network.nodes)), once)
+    behind, after_pooling = 0, None
+    for node in reversed(network.nodes if network.is_swept else ()):
+        if isinstance(node.layer, Pool):
+            after_pooling = behind
+        needed = behind if after_pooling is None else after_pooling
+        runs[node.name] = runs_for_block(needed, new, column)
+        stride = extent(network.strides[node.inputs[0]], axis)
+        behind += planes_kept(node.layer, axis) * stride
+    return runs

@@ -18,6 +18,7 @@ from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
 from znni.network.layers import Layer, Pool
 from znni.network.network import Network
 from znni.plans.segments import Segment
+from znni.plans.totals import Number
 
 
 class Swept(NamedTuple):
@@ -49,7 +50,18 @@ class Swept(NamedTuple):
 
     def share(self, behind: int) -> float:
         """Return how often a step runs for a block, on average over a column."""
-        return 1 + self.passes(behind) / -(-self.column // self.new)
+        return runs_for_block(behind, self.new, self.column)
+
+
+def runs_for_block(behind: int, new: Number, column: int) -> Number:
+    """Return how often a step runs for a block, on average over a column.
+
+    Args:
+        behind: the planes before the block's that later steps need of its output.
+        new: the output planes of a block, or of each of several kinds of blocks.
+        column: the output planes of a column.
+    """
+    return 1 + -(-behind // new) / -(-column // new)
 
 
 class KeptPlanes(NamedTuple):
