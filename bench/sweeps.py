@@ -12,11 +12,13 @@ import typer
 
 from bench import session
 from bench.record import Row
+from bench.unet_networks import UNETS
 from znni.core.errors import DoesNotFit
 from znni.core.option_types import Accuracy
 from znni.core.plan_options import memory_size
 from znni.core.shapes import Vec3
 from znni.inference.planning import fastest, search
+from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
 
@@ -27,10 +29,13 @@ Limits = Annotated[
     ),
 ]
 
+Unets = Annotated[list[str], typer.Option("--unet", help="A U-Net; repeatable.")]
+
 
 def sweeps_command(
-    net: session.Nets,
     memory: Limits,
+    net: session.Nets = [],  # noqa: B006 - typer reads it
+    unet: Unets = [],  # noqa: B006
     machine: Annotated[
         Path | None, typer.Option(help="A machine's file. Default: this one.")
     ] = None,
@@ -40,16 +45,17 @@ def sweeps_command(
     out: session.Out = None,
 ) -> None:
     """Plan with and without sweeps under limits of a device's memory."""
-    each = product(memory, net)
-    found = (list(rows(path, limit, machine, device, size, accuracy)) for limit, path in each)
+    session.check_known("unet", unet, UNETS)
+    networks = [*map(load_network, net), *(UNETS[name]() for name in unet)]
+    each = product(memory, networks)
+    found = (list(rows(network, limit, machine, device, size, accuracy)) for limit, network in each)
     session.report_all("sweeps", found, [], out)
 
 
 def rows(
-    path: Path, limit: int, machine: Path | None, device: str, size: int, accuracy: Accuracy
+    network: Network, limit: int, machine: Path | None, device: str, size: int, accuracy: Accuracy
 ) -> Iterator[Row]:
     """Yield the row of a network and a limit."""
-    network = load_network(path)
     session.progress(f"planning {network.name} within {limit / 2**30:g} GiB")
     limits = {"gpu_memory" if device == "gpu" else "ram": limit}
     options = {"machine": machine, "device": device, "accuracy": accuracy, **limits}
@@ -62,7 +68,8 @@ def rows(
         "class": accuracy,
     }
     try:
-        plain, chosen = (fastest(replace(able, sweeps=sweeps))[0] for sweeps in (False, True))
+        plain = fastest(replace(able, sweeps=False))[0]
+        chosen = plain if network.is_tiled else fastest(able)[0]
     except DoesNotFit as error:
         yield row | {"skipped": str(error)}
         return

@@ -28,6 +28,7 @@ from bench.record import Row, load, save
 from bench.search import time_search
 from bench.search_compared import compared
 from bench.table import table
+from bench.unet_networks import UNETS
 from planner.choices import Slot, fastest_within
 from planner.cost_model import BUILT_IN
 from znni.core.errors import InvalidInput, RunFailed
@@ -92,16 +93,18 @@ def test_what_a_machine_is_planned_to_do_stands_beside_what_was_published() -> N
 
 @pytest.mark.slow
 def test_plans_with_and_without_sweeps_tell_what_they_do_again() -> None:
-    found = sweeps.rows(
-        NETWORKS / "n926.yaml", 12 * 2**30, MACHINES / "h200-node.yaml", "gpu", 768, "float32"
-    )
+    network = load_network(NETWORKS / "n926.yaml")
+    found = sweeps.rows(network, 12 * 2**30, MACHINES / "h200-node.yaml", "gpu", 768, "float32")
     (row,) = found
     assert row["sweeps"]
     assert row["chosen_repeated"] < row["plain_repeated"] < 1
     assert row["chosen_seconds"] < row["plain_seconds"]
     assert len(table("sweeps", [row]).splitlines()) == 3
-    (none,) = sweeps.rows(NETWORKS / "n926.yaml", 2**28, None, "cpu", 768, "float32")
+    (none,) = sweeps.rows(network, 2**28, None, "cpu", 768, "float32")
     assert "skipped" in none
+    (unet,) = sweeps.rows(UNETS["unet3d"](), 2**32, MACHINES / "laptop.yaml", "cpu", 96, "float32")
+    assert not unet["sweeps"]
+    assert unet["chosen_repeated"] == unet["plain_repeated"] > 0
 
 
 @pytest.mark.slow
