@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from performance_tables import Records, caption
+from performance_tables.parts import Records, caption
 
 from bench.record import Row
 from bench.table import markdown

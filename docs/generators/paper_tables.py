@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from performance_tables import caption
+from performance_tables.parts import caption
 
 from bench.paper.published import NETWORKS, published
 from bench.record import Record, Row

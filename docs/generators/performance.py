@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # for bench, which is not in
 
 from memory_tables import MEMORY_TABLES
 from paper_tables import PAPER_TABLES
-from performance_tables import TABLES, Records, caption
+from performance_tables import TABLES
+from performance_tables.parts import Records, caption
 
 from bench.record import load
 from bench.report import report

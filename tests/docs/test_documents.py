@@ -318,7 +318,7 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("generators")
 def test_the_tables_of_the_readme_are_made_of_records() -> None:
     from performance import RECORDS
-    from performance_tables import readme_table, readme_unets
+    from performance_tables.readme import readme_table, readme_unets
 
     text = (ROOT / "README.md").read_text()
     assert readme_table(RECORDS) in text
