@@ -26,6 +26,7 @@ from znni.core.plan_options import check_keywords
 from znni.core.shapes import Box
 from znni.core.text import counted, duration
 from znni.engine.tile_grid import TileGrid
+from znni.inference.agreed_plan import normalized_as_begun
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import provenance
 from znni.inference.parts import Finished, check_sharing, finish
@@ -37,7 +38,7 @@ from znni.inference.request import (
     parameters_of,
     request_for,
 )
-from znni.inference.resuming import identified, normalized_as_begun, resume_advice
+from znni.inference.resuming import identified, resume_advice
 from znni.network.network import Network
 from znni.plans.plan import Plan
 from znni.volumes.grid_attributes import grid_attributes

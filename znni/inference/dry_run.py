@@ -17,11 +17,12 @@ from znni.core.text import counted
 from znni.core.volume import ResumeState, Volume
 from znni.engine.mask import outside_mask
 from znni.engine.tiles import Job, Remaining
+from znni.inference.agreed_plan import Find, plan_of_rest
 from znni.inference.model_choice import open_faster
 from znni.inference.plan_choice import given_or_found
 from znni.inference.planning import as_here
 from znni.inference.request import Request, RunArguments, parameters_of, request_for
-from znni.inference.resuming import Find, identified, plan_of_rest
+from znni.inference.resuming import identified
 from znni.network.network import Network
 from znni.plans.plan import Plan
 from znni.volumes.locate import writer_at

@@ -23,13 +23,14 @@ from znni.engine.run_state import Progress, RunState, no_progress
 from znni.engine.stage_chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.volume_runner import VolumeRunner
+from znni.inference.agreed_plan import agreed_plan, remaining_of
 from znni.inference.model_choice import open_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of, why_no_blocks
 from znni.inference.plan_choice import check_choices, tell_nobody
 from znni.inference.planning import accuracy_note
 from znni.inference.request import OpenRequest, Request
-from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
+from znni.inference.resuming import identified, resume_advice
 from znni.inference.session import Session
 from znni.machine.arrays import high_water_mark, reset_high_water_mark
 from znni.network.activations import TRAITS
