@@ -36,7 +36,7 @@ from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.inference import planning
-from znni.machine.gpu_selection import VISIBLE
+from znni.machine.gpus_option import VISIBLE
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
 

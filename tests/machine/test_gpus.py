@@ -332,7 +332,7 @@ def test_no_worker_starts_while_cuda_finds_the_gpus_for_the_first_time(
 ) -> None:
     """Else what CUDA takes in this process would seem to be what both take."""
     machine = process_on(two_gpus(), monkeypatch)
-    monkeypatch.setattr("znni.machine.gpu_selection.has_driver", lambda: True)
+    monkeypatch.setattr("znni.machine.gpus_option.has_driver", lambda: True)
     monkeypatch.setattr("znni.engine.workers.processes.WaitingProcesses", lambda *_: "started")
     assert processes_for("gpu", 2) is None
     look_at_gpus()

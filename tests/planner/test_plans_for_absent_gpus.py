@@ -133,7 +133,7 @@ def test_plans_for_several_gpus() -> None:
 def test_a_plan_for_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
     succeeds(*THERE_ON_GPU, "--out", "plan.json")
     monkeypatch.setattr("znni.machine.gpus.why_no_gpu", lambda: "CUDA finds no GPU")
-    monkeypatch.setattr("znni.inference.devices.why_no_gpu", lambda: "CUDA finds no GPU")
+    monkeypatch.setattr("znni.inference.gpu_choice.why_no_gpu", lambda: "CUDA finds no GPU")
     run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json")
     assert "the plan runs layers on Card: CUDA finds no GPU; or plan again" in refused(*run)
     assert "runs the layers on the GPU, not the CPU; give --device gpu" in refused(

@@ -31,7 +31,7 @@ from znni.cluster.dask_clusters import CONNECT_SECONDS, connected, started_clust
 from znni.cluster.engine_process import EngineProcess
 from znni.core.errors import InvalidInput, RunFailed, ZnniError
 from znni.core.text import duration
-from znni.machine.gpu_selection import VISIBLE
+from znni.machine.gpus_option import VISIBLE
 
 LOST_SECONDS = 60  # without an answer; Dask then counts a worker as lost
 STOP_SECONDS = 10

@@ -27,7 +27,7 @@ from znni.cluster.calls import (
 from znni.cluster.child import connection_pair
 from znni.core.child_process import command_of, signal_name, start_with
 from znni.core.errors import RunFailed
-from znni.machine.gpu_selection import VISIBLE
+from znni.machine.gpus_option import VISIBLE
 
 END_SECONDS = 30.0  # for a process to end once it is killed, or once its socket is closed
 

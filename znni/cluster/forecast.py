@@ -34,7 +34,7 @@ from znni.core.text import duration
 from znni.core.volume import NewOutput
 from znni.engine.labels import labels_for
 from znni.engine.tiles import Job, for_job, make_job
-from znni.inference.devices import choose_gpus
+from znni.inference.gpu_choice import choose_gpus
 from znni.inference.planning import places_of
 from znni.inference.request import Requirements, input_type, stored_as
 from znni.machine.machine import Machine, limited

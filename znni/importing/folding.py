@@ -35,7 +35,7 @@ from znni.network.layers import Affine, Concat, Conv, Pool, Upsample
 from znni.network.network import Network
 from znni.network.network_as_text import OUTPUTS, kind_of
 from znni.network.node import INPUT, Node
-from znni.network.sliding import slid
+from znni.network.strides_to_dilations import slid
 from znni.network.weights import ConvWeights, Weights, checked_weights
 
 

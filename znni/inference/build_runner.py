@@ -12,7 +12,7 @@ from znni.engine.executor import Measured, not_measured
 from znni.engine.patch_runner import PatchRunner, allocator_for
 from znni.engine.pipeline import PreparedHere, PreparedPlan
 from znni.inference.planning import primitives_of, shared_out
-from znni.machine.gpu_selection import seeing_only
+from znni.machine.gpus_option import seeing_only
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
 from znni.plans.stored_values import AS_COMPUTED, Stored

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from znni.core.text import in_units
-from znni.inference.devices import why_none
+from znni.inference.gpu_choice import why_none
 from znni.machine.machine import Device, Machine
 from znni.machine.nvrtc import why_no_compiler
 from znni.primitives.catalogue import gpu_offers

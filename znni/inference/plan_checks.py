@@ -13,7 +13,7 @@ from znni.core.processors import FASTEST, DeviceChoice
 from znni.core.text import counted, in_units
 from znni.engine.checks import check_runnable
 from znni.engine.tiles import Job
-from znni.inference.devices import choose_gpus, why_none
+from znni.inference.gpu_choice import choose_gpus, why_none
 from znni.inference.planning import overhead_of, primitives_of, shared_out
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.detect import detect_for

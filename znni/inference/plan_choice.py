@@ -16,7 +16,7 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
 from znni.engine.backends.registry import backend_of
 from znni.inference import planning
-from znni.inference.devices import choose_gpus
+from znni.inference.gpu_choice import choose_gpus
 from znni.inference.plan_checks import checked_plan
 from znni.inference.request import Requirements
 from znni.machine.detect import AVAILABLE_SHARE, detect_for, detect_host

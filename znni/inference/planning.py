@@ -37,7 +37,8 @@ from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
 from znni.core.shapes import Region, Vec3, is_extent
 from znni.engine.labels import labels_for
 from znni.engine.tiles import Job, for_job, make_job
-from znni.inference.devices import choose_gpus, primitives_for
+from znni.inference.devices import primitives_for
+from znni.inference.gpu_choice import choose_gpus
 from znni.inference.plan_cache import fastest_cached_or_found, store_plan
 from znni.inference.request import Requirements, input_type, stored_as
 from znni.machine.busy import slowdown

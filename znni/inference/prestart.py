@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from znni.core.processors import DeviceChoice
-from znni.machine.gpu_selection import seeing_only, several_named
 from znni.machine.gpus import are_known, ask_driver
+from znni.machine.gpus_option import seeing_only, several_named
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

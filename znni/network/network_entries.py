@@ -49,7 +49,7 @@ from znni.network.model_files import model_layer
 from znni.network.network import Network
 from znni.network.network_as_text import INPUT_NAME, OUTPUTS
 from znni.network.node import INPUT, Node, maps_of, stride_of
-from znni.network.sliding import slid
+from znni.network.strides_to_dilations import slid
 from znni.network.window import Window
 
 

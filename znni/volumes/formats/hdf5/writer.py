@@ -1,4 +1,4 @@
-"""The writer of HDF5 files."""
+"""Begins and resumes HDF5 outputs. ``Hdf5Output`` in ``output.py`` writes them."""
 
 from __future__ import annotations
 

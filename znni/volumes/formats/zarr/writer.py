@@ -1,4 +1,4 @@
-"""The writer of OME-Zarrs."""
+"""Begins and resumes OME-Zarrs. ``ZarrOutput`` in ``output.py`` writes them."""
 
 from __future__ import annotations
 

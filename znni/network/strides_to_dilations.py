@@ -1,4 +1,4 @@
-"""Networks that slide: strides become dilations, so that every voxel has an output.
+"""Strides become dilations, so that a network slides: every voxel has an output.
 
 A chain of convolutions and max-poolings slides by fragments, and needs none of this. Other networks
 may pool by averages, or by windows that overlap, or have convolutions with strides. If their

@@ -16,7 +16,7 @@ from znni.network.geometry import context
 from znni.network.layers import Join, Pool
 from znni.network.network_file import load_network
 from znni.network.node import INPUT, Node
-from znni.network.sliding import slid
+from znni.network.strides_to_dilations import slid
 from znni.network.weights import Float32, Weights
 from znni.primitives import tiled_reference
 

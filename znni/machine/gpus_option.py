@@ -1,4 +1,4 @@
-"""The GPUs that a user chose, by position, before any GPU is inspected."""
+"""The option ``gpus``: which GPUs it names, by position, before any GPU is inspected."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from znni.core.processors import DeviceChoice
-from znni.machine.gpu_selection import seeing_only, several_named
+from znni.machine.gpus_option import seeing_only, several_named
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ def test_several_gpus_are_known_before_they_are_looked_at(
     gpus: int | str, device: DeviceChoice, numbers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("znni.machine.gpu_selection.has_driver", lambda: True)
+    monkeypatch.setattr("znni.machine.gpus_option.has_driver", lambda: True)
     assert several_named(device, gpus) == numbers
-    monkeypatch.setattr("znni.machine.gpu_selection.has_driver", lambda: False)
+    monkeypatch.setattr("znni.machine.gpus_option.has_driver", lambda: False)
     assert several_named(device, gpus) == []
 
 
@@ -37,7 +37,7 @@ def test_several_gpus_are_known_before_they_are_looked_at(
 def test_nothing_starts_on_gpus_that_are_not_visible(
     visible: str, gpus: int | str, numbers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("znni.machine.gpu_selection.has_driver", lambda: True)
+    monkeypatch.setattr("znni.machine.gpus_option.has_driver", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert several_named("gpu", gpus) == numbers
 

@@ -19,12 +19,9 @@ from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.workers import fleet
 from znni.engine.workers.fleet import Member
-from znni.inference import build_runner, devices
-from znni.inference.devices import (
-    CONTEXT_BYTES,
-    choose_gpus,
-    primitives_for,
-)
+from znni.inference import build_runner, gpu_choice
+from znni.inference.devices import primitives_for
+from znni.inference.gpu_choice import CONTEXT_BYTES, choose_gpus
 from znni.machine.gpus import Missing
 from znni.machine.machine import Machine
 from znni.network.geometry import with_window
@@ -102,11 +99,13 @@ def test_a_warning_says_why_installed_libraries_use_no_gpu(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(devices, "missing_for_gpu", lambda: Missing("the driver is old", in_vain))
-    devices._warn_of_gpu_libraries_in_vain.cache_clear()
+    monkeypatch.setattr(
+        gpu_choice, "missing_for_gpu", lambda: Missing("the driver is old", in_vain)
+    )
+    gpu_choice._warn_of_gpu_libraries_in_vain.cache_clear()
     for _ in range(2):
         choose_gpus(machine(), Choices(device=device))
-    devices._warn_of_gpu_libraries_in_vain.cache_clear()
+    gpu_choice._warn_of_gpu_libraries_in_vain.cache_clear()
     said = ["no GPU is used: the driver is old"] if warned else []
     assert [record.getMessage() for record in caplog.records] == said
 
