@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 import pytest
 from gpu_layers import needs_compiler
+from kernel_resources import KERNELS
 
 from znni.core.child_process import command_of, environment
 from znni.core.user_cache import write_whole
@@ -25,19 +26,6 @@ from znni.machine.nvrtc import (
     compile_offline,
     compiler,
 )
-
-KERNELS = """
-#include <cuda_fp16.h>
-
-extern "C" __global__ void doubled(float* x) { x[threadIdx.x] *= 2.0f; }
-
-extern "C" __global__ void reversed(__half* x) {
-    __shared__ __half staged[WIDTH];
-    staged[threadIdx.x] = x[threadIdx.x];
-    __syncthreads();
-    x[threadIdx.x] = staged[WIDTH - 1 - threadIdx.x];
-}
-"""
 
 
 @needs_compiler

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import pytest
 from gpu_layers import needs_compiler
-from kernel_resources import ResourceUsage, parsed_usage, resource_usage
+from kernel_resources import KERNELS, ResourceUsage, parsed_usage, resource_usage
 
 from znni.machine.nvrtc import compile_offline
-
-KERNELS = """
-#include <cuda_fp16.h>
-
-extern "C" __global__ void doubled(float* x) { x[threadIdx.x] *= 2.0f; }
-
-extern "C" __global__ void reversed(__half* x) {
-    __shared__ __half staged[WIDTH];
-    staged[threadIdx.x] = x[threadIdx.x];
-    __syncthreads();
-    x[threadIdx.x] = staged[WIDTH - 1 - threadIdx.x];
-}
-"""
 
 
 @needs_compiler

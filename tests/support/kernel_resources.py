@@ -17,6 +17,21 @@ _REGISTERS = re.compile(r"Used (?P<registers>\d+) registers")
 _SHARED = re.compile(r"(?P<bytes>\d+) bytes smem")
 
 
+# Two kernels to compile. The option ``-DWIDTH=`` sets the size of the second one's shared memory.
+KERNELS = """
+#include <cuda_fp16.h>
+
+extern "C" __global__ void doubled(float* x) { x[threadIdx.x] *= 2.0f; }
+
+extern "C" __global__ void reversed(__half* x) {
+    __shared__ __half staged[WIDTH];
+    staged[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    x[threadIdx.x] = staged[WIDTH - 1 - threadIdx.x];
+}
+"""
+
+
 @dataclass(frozen=True)
 class ResourceUsage:
     """Resources that a kernel takes, by the compiler's report.

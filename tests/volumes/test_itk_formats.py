@@ -261,9 +261,9 @@ def test_a_metaimage_of_voxels_whose_orientation_is_not_known(unit: str | None) 
     grid = Grid((5.0, 3.0, 2.0), (7.0, -8.0, 9.0), (unit,) * 3)
     for given in (grid, Grid()):
         volume = ArrayVolume(VALUES, "labels", given)
-        copy_labels(volume, "w.mha", {}, overwrite=True)
+        copy_labels(volume, "w.mha")
         assert open_volume("w.mha").grid == given
-    copy_labels(ArrayVolume(VALUES, "labels", grid), "w.mha", {}, overwrite=True)
+    copy_labels(ArrayVolume(VALUES, "labels", grid), "w.mha")
     assert (b"DistanceUnits = ?" in Path("w.mha").read_bytes()) == (unit is None)
     content = re.sub(rb"Offset = \S+", b"Offset = 8", Path("w.mha").read_bytes())
     Path("w.mha").write_bytes(content)  # another program moved it

@@ -123,4 +123,4 @@ def write_labels(
     whole = Pasted(labels.array, scan.volume.size, labels.box.start)
     turned = Turned(whole, scan.turn.inverse)
     volume = StoredVolume(turned, str(labels.file), scan.stored)
-    copy_labels(volume, out, {}, overwrite=True, progress=progress)
+    copy_labels(volume, out, progress)

@@ -148,22 +148,17 @@ def export(
 def copy_labels(
     volume: ArrayVolume,
     target: str | Path,
-    attributes: Mapping[str, Any],
-    *,
-    overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> None:
-    """Write labels to a file, as they are.
+    """Write labels to a file, as they are. An existing file is replaced.
 
     Args:
         volume: the labels.
         target: the file to make.
-        attributes: what the file notes about them.
-        overwrite: whether to replace an existing file.
         progress: called with the voxels written and those wanted.
 
     Raises:
-        InvalidInput: the file exists, or cannot hold labels.
+        InvalidInput: the file cannot hold labels.
         RunFailed: reading or writing failed.
     """
     wanted = NewOutput(
@@ -171,13 +166,12 @@ def copy_labels(
         volume.size,
         cast(StoredType, volume.dtype.name),
         volume.grid,
-        overwrite=overwrite,
+        overwrite=True,
         labels=True,
     )
     values = ExportedValues(volume.dtype.name)
     copy = _Copy(volume, Box(ZERO, volume.size), values, wanted)
-    known = {**attributes, **grid_attributes(wanted.grid)}
-    _write(target, volume.name, copy, known, LABELS_ROOM, progress)
+    _write(target, volume.name, copy, grid_attributes(wanted.grid), LABELS_ROOM, progress)
 
 
 def _write(

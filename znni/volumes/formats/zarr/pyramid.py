@@ -94,7 +94,7 @@ def _counted(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def write_levels(
-    group: Any, array: Any, grid: Grid, coarsening: Coarsening, room: int = ROOM
+    group: Any, array: Any, grid: Grid, coarsening: Coarsening
 ) -> Iterator[tuple[str, Vec3]]:
     """Write the coarser resolutions of an array beside it, and yield path and factor of each.
 
@@ -108,7 +108,7 @@ def write_levels(
     for step in steps(Vec3(*array.shape[-3:]), grid.scale):
         path, factor = _next(path), factor * step
         made = _new_level(group, path, array, step)
-        _fill(made, array, step, coarsening, room)
+        _fill(made, array, step, coarsening)
         yield path, factor
         array = made
 
@@ -149,7 +149,7 @@ def _new_level(group: Any, path: str, finer: Any, step: Vec3) -> Any:
     )
 
 
-def _fill(made: Any, finer: Any, step: Vec3, coarsening: Coarsening, room: int) -> None:
+def _fill(made: Any, finer: Any, step: Vec3, coarsening: Coarsening) -> None:
     """Compute a resolution in blocks of whole files, several at a time."""
     stored = made.shards or made.chunks
     size, block, whole = Vec3(*made.shape[-3:]), Vec3(*stored[-3:]), Vec3(*finer.shape[-3:])
@@ -158,7 +158,7 @@ def _fill(made: Any, finer: Any, step: Vec3, coarsening: Coarsening, room: int) 
         more = block.minimum(size)
         axis = min((a for a in range(3) if block[a] < size[a]), key=lambda a: more[a])
         wider = block * Vec3(*(2 if a == axis else 1 for a in range(3)))
-        if wider.volume * each > room // MOST_BLOCKS:
+        if wider.volume * each > ROOM // MOST_BLOCKS:
             break
         block = wider
     blocks = (
@@ -174,7 +174,7 @@ def _fill(made: Any, finer: Any, step: Vec3, coarsening: Coarsening, room: int) 
         maps = [coarser(one, step, coarsening) for one in values.reshape(-1, *values.shape[-3:])]
         made[(*others, *box.slices)] = np.reshape(maps, (*values.shape[:-3], *box.size))
 
-    finish_all(fill_block, blocks, min(MOST_BLOCKS, at_once(room, block.volume * each)))
+    finish_all(fill_block, blocks, min(MOST_BLOCKS, at_once(ROOM, block.volume * each)))
 
 
 def _cut(extent: int, each: int) -> list[slice]:
