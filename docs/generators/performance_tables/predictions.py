@@ -31,7 +31,12 @@ def rooflines(records: Records) -> str:
 def repeated(records: Records) -> str:
     """Return the share of work that plans do more than once, without sweeps and with them."""
     lines: dict[str, Line] = {}
-    devices = {"sweeps-2-cores.json": "CPU", "sweeps-h200.json": "GPU"}
+    devices = {
+        "sweeps-2-cores.json": "CPU",
+        "sweeps-unet3d-2-cores.json": "CPU",
+        "sweeps-h200.json": "GPU",
+        "sweeps-unet3d-h200.json": "GPU",
+    }
     for name, device in devices.items():
         for row in sorted(records[name].rows, key=lambda row: (row["network"], row["memory_gib"])):
             line = lines.setdefault(str(row["network"]), {"network": str(row["network"])})
