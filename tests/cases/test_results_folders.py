@@ -40,6 +40,13 @@ def labels(path: Path) -> np.ndarray:
     return np.asarray(nibabel.load(path).dataobj)
 
 
+@pytest.mark.usefixtures("folder")
+def test_a_folder_that_cannot_be_made_is_one_clear_error() -> None:
+    Path("out").touch()
+    said = refused(*LINE, "-device", "cpu")
+    assert "out: cannot be written there: File exists; write elsewhere" in said
+
+
 @pytest.mark.slow
 def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
     quick = "-device", "cpu", "--disable_tta"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from znni.inference.exporting import copy_labels
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import describe_volume, not_compressed, open_volume, read_ledger
 from znni.volumes.orientation import in_words, nearest_axes
+from znni.volumes.stored import decompressed
 
 VALUES = np.arange(5 * 6 * 7, dtype="<i2").reshape(5, 6, 7)
 BOX = Box(Vec3(1, 2, 0), Vec3(4, 3, 7))
@@ -327,6 +330,16 @@ def test_damaged_files() -> None:
         with pytest.raises(InvalidInput, match=r"v.mha: cannot be decompressed: "):
             not_compressed(Path("v.mha"), Path("copy"))
         assert not Path("copy.mha").exists()
+
+
+def test_a_full_disk_is_not_the_fault_of_a_file() -> None:
+    def full(_copy: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    said = r"^\.: No space left on device, while v.mha is decompressed; make room, and run the same"
+    with pytest.raises(RunFailed, match=said):
+        decompressed("v.mha", Path("copy.mha"), full)
+    assert not Path("copy.mha").exists()
 
 
 def test_a_copy_that_is_not_compressed() -> None:

@@ -150,6 +150,7 @@ def predict(
     from znni.core.run_options import Options
     from znni.importing.nnunet_folder import DATASET, PLANS, Results
     from znni.importing.nnunet_postprocessing import read_postprocessing
+    from znni.volumes.output_place import refused_at
 
     if not 0 <= part < parts:
         raise InvalidInput(f"-part_id {part} of -num_parts {parts}: give one from 0 to {parts - 1}")
@@ -189,11 +190,12 @@ def predict(
             replace(case, probabilities=out / f"{case.out.name.removesuffix(ending)}.npz")
             for case in cases
         ]
-    out.mkdir(parents=True, exist_ok=True)
-    if len(results) == 1:  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read these
-        for name in (PLANS, DATASET):
-            with suppress(shutil.SameFileError):
-                shutil.copyfile(results[0].place / name, out / name)
+    with refused_at(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if len(results) == 1:  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read these
+            for name in (PLANS, DATASET):
+                with suppress(shutil.SameFileError):
+                    shutil.copyfile(results[0].place / name, out / name)
     limits = Choices(device=DEVICES[device], ram=ram, gpus=gpus)
     with show_cases(cases) as shown, _noting_labels(cases):
         report = predict_cases(

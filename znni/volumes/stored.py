@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,15 @@ from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
 from znni.core.array_like import ArrayLike
-from znni.core.errors import InvalidInput, Unreachable, Unreadable, ZnniError
+from znni.core.errors import InvalidInput, RunFailed, Unreachable, Unreadable, ZnniError
 from znni.core.option_types import Codec, Form
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid
 from znni.plans.stored_values import InputChunks
 from znni.volumes.array import ALL, ArrayVolume
+
+# Errors of a disk, or a user's share of it, that is full.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # Errors by which the system says that data is out of reach, not damaged. Libraries raise other
 # kinds of OSError for damage in local files.
@@ -161,6 +165,7 @@ def decompressed(place: str, copy: Path, write: Callable[[IO[bytes]], object]) -
 
     Raises:
         InvalidInput: the file is damaged, or the copy cannot be written.
+        RunFailed: the disk is full.
     """
     if copy.exists():
         return copy
@@ -169,6 +174,11 @@ def decompressed(place: str, copy: Path, write: Callable[[IO[bytes]], object]) -
         with partial.open("wb") as file:
             write(file)
     except (OSError, EOFError, zlib_ng.error) as error:  # type: ignore[misc] # a class it is
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise RunFailed(
+                f"{copy.parent}: {error.strerror}, while {place} is decompressed; make room, and "
+                f"run the same command again"
+            ) from None
         raise InvalidInput(
             f"{place}: cannot be decompressed: {reason(error)}; check or copy the file again"
         ) from None
