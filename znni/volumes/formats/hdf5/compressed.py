@@ -60,8 +60,8 @@ class CompressedDataset(ChunkedDataset):
         for index, code in reversed(list(enumerate(self._filters))):
             if not skipped >> index & 1:
                 if code == DEFLATE:
-                    # Without the size, it takes three times these bytes.
-                    data = zlib_ng.decompress(data, bufsize=nbytes)
+                    # With fewer bytes, it makes a larger buffer before it finds the end.
+                    data = zlib_ng.decompress(data, bufsize=nbytes + 1)
                 else:
                     data = self._unshuffled(data)
         return np.frombuffer(data, self.dtype, prod(chunks)).reshape(chunks)
