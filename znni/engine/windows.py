@@ -15,7 +15,7 @@ import numpy as np
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.block import Block
 from znni.engine.executor import Array, Fragments
-from znni.network.geometry import input_box
+from znni.network.geometry import given_window, input_box
 from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.network.window import Copy, Window
@@ -75,10 +75,9 @@ class BoxSums(ABC):
             return
         at = common.shifted(ZERO - self._box.start).slices
         seen = common.shifted(ZERO - start).slices
-        back = tuple(slice(None, None, -1 if axis in axes else None) for axis in range(3))
         self._add(
             Sums(self._sums.values[:, *at], self._sums.weights[at]),
-            output[:, *back][:, *seen],
+            mirrored(output, axes)[:, *seen],
             self._importance[seen],
             0 if axes else self._copies,  # weights once for all copies, which count the same
         )
@@ -188,8 +187,7 @@ class WindowInputs:
 
         def copy(_worker: int, number: int) -> None:
             start, axes = group[number]
-            flipped = tuple(axis + 1 for axis in axes)
-            values = np.flip(values_of(block, self._window, start), flipped)
+            values = mirrored(values_of(block, self._window, start), axes)
             self._seen[number][:, *inside] = values[:, *used]
 
         workers(self._threads).for_each(copy, range(len(group)))
@@ -197,22 +195,16 @@ class WindowInputs:
         return Fragments(self._seen, (ZERO,), ONE)
 
 
+def mirrored(values: Array, axes: tuple[int, ...]) -> Array:
+    """Return a view of values (f, z, y, x) that runs backwards along axes (0 for z)."""
+    return values[:, *(slice(None, None, -1 if axis in axes else None) for axis in range(3))]
+
+
 def values_of(block: Block, window: Window, start: Vec3) -> Float32:
     """Return the values (f, z, y, x) of the window of a block that begins at a voxel."""
     box = Box(start, start + window.size).shifted(ZERO - block.start)
     values: Float32 = block.values[:, *box.slices]
     return values
-
-
-def given_window(network: Network) -> Window:
-    """Return the windows of a network.
-
-    Raises:
-        ValueError: it has none.
-    """
-    if network.window is None:
-        raise ValueError(f"network {network.name} has no windows")
-    return network.window
 
 
 class BlendedWindows:

@@ -283,14 +283,20 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
 
 
 def cut_for_gpu(network: Network) -> Shape5:
-    """Return the shape of the windows that are copied to a GPU for a group.
+    """Return the shape of the windows that are copied to a GPU for a group."""
+    window = given_window(network)
+    return Shape5.of(window.cut_for_gpu, network.in_features, window.size)
+
+
+def given_window(network: Network) -> Window:
+    """Return the windows of a network.
 
     Raises:
-        ValueError: the network has no windows.
+        ValueError: it has none.
     """
     if network.window is None:
         raise ValueError(f"network {network.name} has no windows")
-    return Shape5.of(network.window.cut_for_gpu, network.in_features, network.window.size)
+    return network.window
 
 
 def block_extents(network: Network, patch: Vec3) -> Vec3:

@@ -13,16 +13,20 @@ import numpy as np
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.block import Block
 from znni.engine.executor import Fragments
-from znni.engine.windows import ONE, ZERO, given_window, values_of, window_place
+from znni.engine.windows import ONE, ZERO, mirrored, values_of, window_place
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.locked_arrays import pinned
-from znni.network.geometry import cut_for_gpu
+from znni.network.geometry import cut_for_gpu, given_window
 from znni.network.network import Network
 from znni.network.window import Copy
 from znni.primitives.cpu.common.workers import workers
-from znni.primitives.gpu.common.kernels import strides_in_elements
-from znni.primitives.gpu.common.voxels import launch, strided, voxels_source
+from znni.primitives.gpu.common.voxels import (
+    launch,
+    strided,
+    strided_along_x,
+    voxels_source,
+)
 
 
 class MirroredWindows:
@@ -71,11 +75,10 @@ class MirroredWindows:
         """
         starts, (_, inside, used) = _starts(group), self._place
         for copy, (start, axes) in zip(self._copies, group, strict=False):
-            back = tuple(slice(None, None, -1 if axis in axes else None) for axis in range(3))
-            source = windows[starts.index(start)][:, *back][:, *used]
+            window = mirrored(windows[starts.index(start)], axes)[:, *used]
             target = copy[:, *inside]
-            strides = *strides_in_elements(source), np.int64(source.strides[-1] // source.itemsize)
-            launch(self._kernel, Shape5(1, *target.shape), *strided(target), source, *strides)
+            arrays = *strided(target), *strided_along_x(window)
+            launch(self._kernel, Shape5(1, *target.shape), *arrays)
         self._copies[len(group) :].fill(0)
         return self._copies
 

@@ -15,7 +15,7 @@ from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.window import Window
 from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.kernels import strides_in_elements
-from znni.primitives.gpu.common.voxels import launch, voxels_source
+from znni.primitives.gpu.common.voxels import launch, strided_along_x, voxels_source
 
 
 class WindowMemory:
@@ -76,7 +76,7 @@ class DeviceWindowSums(BoxSums):
             self._memory.add_window,
             Shape5(1, *values.shape),
             *_placed(*sums),
-            *(values, *strides_in_elements(values), np.int64(values.strides[-1] // 4)),
+            *strided_along_x(values),
             *_placed(weights),
             np.float32(copies),
         )

@@ -24,10 +24,10 @@ from znni.engine.executor import Fragments
 from znni.engine.labels import Labels
 from znni.engine.stages.label import piece_extents
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import ZERO, BlendedWindows, WindowInputs, given_window
+from znni.engine.windows import ZERO, BlendedWindows, WindowInputs
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.locked_arrays import pinned
-from znni.network.geometry import cut_for_gpu
+from znni.network.geometry import cut_for_gpu, given_window
 from znni.network.weights import ConvWeights, Float32
 from znni.network.window import Copy
 from znni.plans.device_partition import DevicePart

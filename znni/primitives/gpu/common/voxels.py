@@ -86,3 +86,8 @@ def seeing_edges(kernel: Any, shape: Shape5, out: Shape5) -> Callable[[Any, Box 
 def strided(array: Any) -> tuple[Any, ...]:
     """Return an array as a kernel takes it: its address, and the strides of all axes but x."""
     return array, *strides_in_elements(array)
+
+
+def strided_along_x(array: Any) -> tuple[Any, ...]:
+    """Return an array as ``strided`` does, and the stride along x, which may run backwards."""
+    return *strided(array), np.int64(array.strides[-1] // array.itemsize)
