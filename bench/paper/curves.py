@@ -19,13 +19,16 @@ from znni.core.text import counted, in_units
 from znni.inference.planning import search
 from znni.network.network_file import load_network
 
+Layers = tuple[tuple[str, int], ...]
+
 # The networks of Figure 4: kernels and pooling windows in their order, 80 maps in hidden layers.
-FIGURE_4 = {
+FIGURE_4: dict[str, Layers] = {
     "one pooling": (("conv", 3), ("pool", 2), ("conv", 3), ("conv", 3), ("conv", 3)),
     "two poolings": (("conv", 3), ("pool", 2), ("conv", 3), ("pool", 2), ("conv", 3), ("conv", 3)),
 }
 MAPS = 80
 FFT_CONSTANT = 5.0  # operations of a transform: 5 N log2 N
+TILE = 16  # extent of a tile, if layers transform tiles
 GIB = 2**30
 
 
@@ -44,24 +47,25 @@ def fft_speedups_command(
     """Count operations for an output voxel with fragments, beside one field of view each.
 
     As in the paper, these are operations of FFT-based layers (Table I), over the memory that the
-    largest layer takes (Table II). The largest patch within each limit counts.
+    largest layer takes (Table II). The largest patch within each limit counts. Further rows have
+    layers that transform tiles, and kernels once for all patches, as znni's tiled FFT does.
     """
 
     def counted_rows() -> Iterator[list[Row]]:
         for (name, layers), limit in product(FIGURE_4.items(), memory or (GIB, 4 * GIB, 12 * GIB)):
             naive, _ = fft_operations(layers, 1, 1, fragments=False)
             rows = list[Row]()
-            for images in batch:
+            for (way, operations_of), images in product(WAYS.items(), batch):
                 extent = 1
-                while fft_operations(layers, images, extent + 1, fragments=True)[1] <= limit:
+                while operations_of(layers, images, extent + 1)[1] <= limit:
                     extent += 1
-                operations, taken = fft_operations(layers, images, extent, fragments=True)
+                operations, taken = operations_of(layers, images, extent)
                 if taken <= limit:
                     rows.append(
                         {
                             "figure": "ZNNi, 4",
                             "case": f"{name}, within {in_units(limit)}",
-                            "name": f"{counted(images, 'input')}, fragments of {extent}^3",
+                            "name": f"{counted(images, 'input')}, fragments of {extent}^3{way}",
                             "inputs": images,
                             "memory_gib": taken / GIB,
                             "gain": naive / operations,
@@ -73,7 +77,7 @@ def fft_speedups_command(
 
 
 def fft_operations(
-    layers: tuple[tuple[str, int], ...], images: int, extent: int, *, fragments: bool
+    layers: Layers, images: int, extent: int, *, fragments: bool = True
 ) -> tuple[float, float]:
     """Return the operations for an output voxel, and the bytes of the largest layer.
 
@@ -83,17 +87,8 @@ def fft_operations(
         extent: output voxels per axis, of each fragment or of the only subsampling.
         fragments: whether poolings give all fragments.
     """
-    sizes = [extent]
-    for kind, window in reversed(layers):
-        more = window - 1 if fragments else 0
-        sizes.append(sizes[-1] + window - 1 if kind == "conv" else sizes[-1] * window + more)
-    sizes.reverse()
     operations = memory = 0.0
-    taken, count = 1, images
-    for (kind, window), size in zip(layers, sizes, strict=False):
-        if kind == "pool":
-            count *= window**3 if fragments else 1
-            continue
+    for window, size, taken, count in _convolutions(layers, images, extent, fragments=fragments):
         line = FFT_CONSTANT * size * log2(max(size, 2))
         whole, pruned = 3 * size * size, window * window + window * size + size * size
         operations += count * (taken + MAPS) * whole * line
@@ -102,8 +97,46 @@ def fft_operations(
         spectrum, made = 4.0 * size**3, 4.0 * (size - window + 1) ** 3
         beside = count * MAPS * made + (count * taken + 1) * spectrum
         memory = max(memory, count * taken * 2 * spectrum, beside)
-        taken = MAPS
     return operations / (count * extent**3), memory
+
+
+def tiled_operations(layers: Layers, images: int, extent: int) -> tuple[float, float]:
+    """Return the same for layers that transform tiles, and kernels once for all patches.
+
+    All transformed kernels take memory beside the largest layer.
+    """
+    operations = values = kernels = 0.0
+    line = FFT_CONSTANT * TILE * log2(TILE)
+    for window, size, taken, count in _convolutions(layers, images, extent, fragments=True):
+        made = size - window + 1
+        tiles = count * (made / (TILE - window + 1)) ** 3
+        operations += tiles * (taken + MAPS) * 3 * TILE**2 * line
+        operations += tiles * 4 * taken * MAPS * TILE**3
+        values = max(values, 4.0 * count * (taken * size**3 + MAPS * made**3))
+        kernels += 4.0 * taken * MAPS * TILE**3
+    return operations / (count * extent**3), values + kernels
+
+
+def _convolutions(
+    layers: Layers, images: int, extent: int, *, fragments: bool
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the kernel of each convolution, the extent, maps and number of its images."""
+    sizes = [extent]
+    for kind, window in reversed(layers):
+        more = window - 1 if fragments else 0
+        sizes.append(sizes[-1] + window - 1 if kind == "conv" else sizes[-1] * window + more)
+    sizes.reverse()
+    taken, count = 1, images
+    for (kind, window), size in zip(layers, sizes, strict=False):
+        if kind == "pool":
+            count *= window**3 if fragments else 1
+        else:
+            yield window, size, taken, count
+            taken = MAPS
+
+
+# Ways to count, by what they add to a row's name.
+WAYS = {"": fft_operations, ", tiles": tiled_operations}
 
 
 def sizes_command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 from statistics import geometric_mean
 from typing import NamedTuple
 
@@ -107,6 +108,18 @@ def host_ram(records: Records) -> str:
     return f"{table}\n\n{caption(records, [*fixed, SHARED], 'Predicted')}"
 
 
+def sizes(records: Records) -> str:
+    """Return predicted speeds of each strategy, for sizes of patches, with the memory they take."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in records[SIZES].rows:
+        network, strategy, output = row["case"].split(", ")
+        line = lines.setdefault((network, strategy), {"network": network, "strategy": strategy})
+        extent = output.removeprefix("output ").removesuffix("^3")
+        speed = row["predicted_voxels_per_s"] / 1e6
+        line[f"{extent}³"] = f"{speed:.{1 if speed < 10 else 0}f} ({row['memory_gib']:.0f})"
+    return f"{markdown(list(lines.values()))}\n\n{caption(records, [SIZES], 'Predicted')}"
+
+
 def _shade(gain: float | None) -> str:
     """Return a square that is darker for a larger gain."""
     return next((it for limit, it in ((1.05, "□"), (2, "▤"), (5, "▦")) if (gain or 1) < limit), "■")
@@ -122,12 +135,17 @@ def _pruned(records: Records) -> str:
 
 def _operations(records: Records) -> str:
     said = []
-    for title in ("one pooling", "two poolings"):
+    for title, tiles in product(("one pooling", "two poolings"), (False, True)):
         rows = [row for row in records[SPEEDUPS].rows if row["case"].startswith(title)]
         own = [row for row in rows if ", within 12" in row["case"]]
+        own = [row for row in own if row["name"].endswith(", tiles") == tiles]
         best = max(own, key=lambda row: float(row["gain"]))
         gain = best["gain"] / next(row["gain"] for row in own if row["inputs"] == 1)
-        said.append(f"{title}: {best['inputs']} inputs are best, {gain:.2f}x of one")
+        several = f"{best['inputs']} inputs are best, {gain:.2f}x of one"
+        said.append(
+            f"{title}, {'tiles' if tiles else 'whole images'}: "
+            f"{several if best['inputs'] > 1 else 'one input is best'}"
+        )
     return "within 12 GiB, " + "; ".join(said)
 
 
@@ -254,7 +272,7 @@ EVALUATIONS = (
     Evaluation(ZNNI, "Figure 6", "a layer in sub-layers", DIAGRAM, "`host_ram_...`"),
     Evaluation(
         ZNNI, "Figure 7", "throughput over memory, for each strategy", "a plot",
-        "the table above, and patches of each size", "paper sizes",
+        "[a table for each size of patch](#throughput-over-the-size-of-patches)", "paper sizes",
     ),
     Evaluation(
         ZNNI, "Figure 8", "timeline of the stages", DIAGRAM, "a Chrome trace of any run",
@@ -344,5 +362,6 @@ EVALUATIONS = (
 PAPER_TABLES: dict[str, Callable[[Records], str]] = {
     "evaluations": evaluations,
     "regions": regions,
+    "sizes": sizes,
     "host-ram": host_ram,
 }
