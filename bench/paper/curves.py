@@ -151,7 +151,10 @@ def sizes_command(
     costs: session.CostsChoice = "built-in",
     out: session.Out = None,
 ) -> None:
-    """Predict the best plan of each strategy for sizes of patches, with the memory it takes."""
+    """Predict the best plan of each strategy for sizes of patches, with the memory it takes.
+
+    Speeds are those of a long job, whose slowest stage sets the pace.
+    """
 
     def predicted(path: Path) -> list[Row]:
         network = load_network(path)
@@ -165,14 +168,13 @@ def sizes_command(
                 plan = found.through(places).fastest_for(patch)
                 if plan is None:
                     continue
-                slowest = max(part.seconds for part in plan.parts)  # the others work meanwhile
                 on_gpu = plan.gpu_memory.total if plan.gpu_memory else 0
                 rows.append(
                     {
                         "figure": "ZNNi, 5 and 7",
                         "case": f"{network.name}, {strategy}, output {extent}^3",
                         "memory_gib": max(plan.memory.total, on_gpu) / GIB,
-                        "predicted_voxels_per_s": plan.patch.volume / slowest,
+                        "predicted_voxels_per_s": plan.patch.volume / plan.time.between,
                     }
                 )
         return rows
