@@ -107,6 +107,7 @@ class Overhead:
         places: the places of the job's blocks, for each axis; None if they are not known. Then no
             block reaches beyond the volume.
         warm: the host bytes that take no extra seconds to touch first.
+        followed: whether another run begins before this one has ended.
     """
 
     process: int
@@ -119,6 +120,7 @@ class Overhead:
     stored: Stored = AS_COMPUTED
     places: JobPlaces | None = None
     warm: float = inf
+    followed: bool = False
 
     def setting(
         self, network: Network, devices: Container[DeviceKind], *, host_uses_gpu: bool = False
@@ -161,6 +163,7 @@ class Overhead:
             at_once=network.together * maps * input_box(network, patch).size.volume,
             tail=window.tail(patch) * blended.z * blended.y if window else 0,
             runs=window.a_block(patch) if window else 1.0,
+            idle=window.last_without_windows(patch) if window else 0,
             read=maps * voxels_read(network, patch, self.places),
             chunks=prod(map(self.chunks_along, range(3), patch, *box_read(network, patch))),
             files=float(prod(map(self.files_along, patch))),
@@ -245,6 +248,8 @@ class Overhead:
             max(1, run.workers),
             in_turn=run.host_uses_gpu,
             around=self.once.around,
+            idle=int(counts.idle),
+            followed=self.followed,
         )
 
     def seconds_once(

@@ -23,7 +23,7 @@ from znni.network.geometry import input_box, shapes
 from znni.network.network import Network
 from znni.plans.stage import Counts
 from znni.plans.swept import first_planes
-from znni.plans.totals import Numbers, seconds_after_first
+from znni.plans.totals import Numbers, seconds_by_group
 
 Key = TypeVar("Key")
 
@@ -153,8 +153,16 @@ def _seconds_of_jobs(
     )
     start = overhead.once.around.total + sum(overhead.seconds_once(run, each))
     stages = overhead.seconds(run, each)
-    further = seconds_after_first(stages, number, max(1, run.workers), in_turn=in_turn)
-    total: Numbers = start + sum(stages.values()) + np.maximum.reduce(list(further.values()))
+    groups = seconds_by_group(
+        stages,
+        number,
+        max(1, run.workers),
+        in_turn=in_turn,
+        idle=counts.idle,
+        followed=overhead.followed,
+    )
+    alone = nothing if overhead.followed else sum(stages.values())
+    total: Numbers = start + alone + np.maximum.reduce(list(groups.values()))
     return total
 
 
@@ -193,6 +201,9 @@ def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts
             else nothing
         ),
         runs=np.array([window.a_block(patch) for patch in patches]) if window else ones,
+        idle=np.array(
+            [float(window.last_without_windows(it)) if window else 0.0 for it in patches]
+        ),
         read=network.in_features * read,
         chunks=chunks,
         files=files,

@@ -284,8 +284,8 @@ def test_only_several_cases_keep_their_plans(
     net, cases = folder_of_cases(tmp_path)
     sessions: list[Session] = []
 
-    def noted(*given: Any) -> Session:
-        sessions.append(Session(*given))
+    def noted(*given: Any, **options: Any) -> Session:
+        sessions.append(Session(*given, **options))
         return sessions[-1]
 
     monkeypatch.setattr(folder_module, "Session", noted)

@@ -163,6 +163,20 @@ def test_the_mean_number_of_runs_is_that_of_all_blocks(
     assert some.a_block(block) == pytest.approx(in_groups / counts.volume)
 
 
+@given(windows(), st.integers(1, 12))
+def test_the_last_blocks_of_a_row_may_find_all_their_windows_computed(
+    window: Window, extent: int
+) -> None:
+    computed, idle = set[int](), 0
+    for begin in range(0, window.output.x, extent):
+        stop = window.output._replace(x=min(begin + extent, window.output.x))
+        own = {at.x for at in window.touching(Box(Vec3(0, 0, begin), stop))} - computed
+        computed |= own
+        idle = 0 if own else idle + 1
+    assert window.last_without_windows(Vec3(1, 1, extent)) == idle
+    assert replace(window, in_order=False).last_without_windows(Vec3(1, 1, extent)) == 0
+
+
 def test_copies_are_mirrored_along_all_sets_of_axes() -> None:
     assert Window(Vec3(2, 2, 2)).flips == ((),)
     assert Window(Vec3(2, 2, 2), mirror="xz").flips == ((), (0,), (2,), (0, 2))

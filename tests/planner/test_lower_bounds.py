@@ -222,7 +222,9 @@ def test_a_primitive_for_shapes_beside_the_sample_is_tried() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-@pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_START, COLD])
+@pytest.mark.parametrize(
+    "overhead", [NO_OVERHEAD, SLOW_TO_START, COLD, replace(SLOW_TO_START, followed=True)]
+)
 def test_limits_of_layers_count_all_windows_of_a_block(
     overhead: Overhead, device: DeviceKind
 ) -> None:
@@ -244,13 +246,18 @@ def test_limits_of_layers_count_all_windows_of_a_block(
         assert (job.byte_seconds > 0) == (device == "cpu" and overhead is not NO_OVERHEAD)
 
 
-def test_quick_bounds_are_no_larger_than_bounds_if_windows_reach_beyond_blocks() -> None:
+@pytest.mark.parametrize("followed", [False, True])
+def test_quick_bounds_are_no_larger_than_bounds_if_windows_reach_beyond_blocks(
+    followed: bool,
+) -> None:
     """A block much smaller than a window's step computes less than a window on average."""
+    overhead = Overhead(0, (WriteModel(2e-5), LayersModel()), followed=followed)
     whole = Vec3(64, 64, 100)
     one = Network.chain("windows", 1, (Conv("conv", 1, 96, Vec3.of(1), "relu"),))
     network = over(with_window(one, Window(Vec3.of(64), 0.8).over(whole)), Vec3.of(64))
-    search = Search(network, whole, machine(10**10), CHOICES, NO_OVERHEAD)
+    search = Search(network, whole, machine(10**10), CHOICES, overhead)
     patches = list(search.patches())
+    assert any(search.patch_candidate(patch)._counts.idle for patch in patches)
     for patch, quick in zip(patches, quick_bounds(search, patches), strict=True):
         assert quick <= bound_of_patch(search, patch)
 

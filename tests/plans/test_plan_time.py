@@ -11,21 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from znni.plans.job_seconds import ReportStage, StageSeconds
-from znni.plans.totals import PlanTime
+from znni.plans.totals import SHARED, PlanTime
 
 
 @given(
     st.tuples(*[st.floats(0, 10)] * 7),
     st.integers(1, 50),
     st.integers(1, 8),
-    st.sampled_from(get_args(ReportStage)),
+    st.sampled_from([stage for stage in get_args(ReportStage) if stage not in SHARED]),
+    st.integers(0, 3),
+    st.booleans(),
 )
 def test_the_seconds_that_a_time_leaves_a_stage(
-    seconds: tuple[float, ...], patches: int, workers: int, stage: ReportStage
+    seconds: tuple[float, ...],
+    patches: int,
+    workers: int,
+    stage: ReportStage,
+    idle: int,
+    followed: bool,
 ) -> None:
-    time = PlanTime(*seconds[:2], StageSeconds(*seconds[2:]), workers)
+    time = PlanTime(*seconds[:2], StageSeconds(*seconds[2:]), workers, idle=idle, followed=followed)
     within = time.stage_within(time.total(patches), patches, stage)
-    if workers == 1 and (patches == 1 or time.patch.bottleneck == stage):
+    sets_pace = patches == 1 and not followed
+    if workers == 1 and not idle and (sets_pace or time.patch.bottleneck == stage):
         assert within == pytest.approx(time.patch.by_stage()[stage], abs=1e-6)
     there = replace(time, patch=replace(time.patch, **{stage: max(within, 0)}))
     assert there.total(patches) == pytest.approx(time.total(patches), abs=1e-6)
@@ -54,6 +62,24 @@ def test_stages_that_go_on_at_a_time_take_as_long_as_the_slowest() -> None:
                 for stage, each in enumerate(seconds):
                     free[stage] = handed = max(handed + each, free[stage + 1])
             assert time.total(patches) == handed
+
+
+def test_a_job_that_others_follow_takes_as_long_as_between_the_ends_of_two() -> None:
+    for seconds in product((1.0, 2.0, 5.0), repeat=5):
+        alone = PlanTime(0.0, 0.0, StageSeconds(*seconds))
+        for patches in (1, 2, 7):
+            further = alone.total(9 * patches) - alone.total(8 * patches)
+            assert replace(alone, followed=True).total(patches) == further
+
+
+@given(st.floats(0.01, 0.1), st.floats(0.01, 0.1), st.integers(1, 4), st.integers(0, 3))
+def test_patches_without_windows_of_their_own_are_written_when_the_layers_have_ended(
+    reading: float, writing: float, computed: int, idle: int
+) -> None:
+    layers, patches = 1.0, computed + idle
+    time = PlanTime(0.0, 0.0, StageSeconds(reading, gpu_layers=layers, writing=writing), idle=idle)
+    end = reading + patches * layers  # the layers have worked for the first patches alone
+    assert time.total(patches) == pytest.approx(end + (1 + idle) * writing)
 
 
 @given(

@@ -172,7 +172,8 @@ def predict_cases(
     left = [case for case in cases if not (skip_finished and case.is_finished)]
     sizes = list(map(bytes_kept, (*asked.networks, *earlier)))
     limits = leaving(options.limits, sum(sizes) - min(sizes))  # whichever network runs
-    session = Session(limits if len(left) > 1 else None)  # a single case uses no plan again
+    # A single case uses no plan again.
+    session = Session(limits, followed=True) if len(left) > 1 else Session()
     for case in cases:
         if case not in left:
             discard_left(case)

@@ -166,7 +166,7 @@ def compute_many(
         Path(request.out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_made(request.out, error) from None
-    session = Session(request.options.limits)
+    session = Session(request.options.limits, followed=True)
     account = _Account(report, progress)
 
     def run(source: str, request: Request) -> None:

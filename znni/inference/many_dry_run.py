@@ -101,7 +101,7 @@ def rehearse_many(
     """
     requests, folder = requests_for(sources, request, suffix), Path(request.out)
     rehearsal = ManyDryRun({source: Path(each.out) for source, each in requests.items()})
-    session = Session(request.options.limits, measures=False)
+    session = Session(request.options.limits, measures=False, followed=True)
     with closing(session), _looked_at(folder) as place:
         for source, each in requests.items():
             try:

@@ -216,6 +216,7 @@ def search_for(required: Requirements, machine: Machine, *, sweeps: bool = True)
     if network.models and touched.gpus:
         libraries = overhead.cuda + host_bytes(network.models, primitives.values())
         overhead = replace(overhead, cuda=libraries)
+    overhead = replace(overhead, followed=required.followed)
     division, output = choices.micro_batches, required.job.output
     query = Search(network, output, machine, primitives, overhead, model, division, device, sweeps)
     return query if choices.theta is None else query.with_theta(choices.theta)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -121,12 +121,14 @@ class Requirements:
         job: the output that is wanted.
         choices: limits and choices for the plan.
         stored: how input and output values are stored.
+        followed: whether another run begins before this one has ended.
     """
 
     network: Network
     job: Job
     choices: Choices
     stored: Stored
+    followed: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ class Session:
         waiting: processes for several GPUs that have started already.
         weights: weights of the run that a thread reads or draws already (``weights_ahead``).
         measures: whether this machine may be measured before a long run. A dry run measures none.
+        followed: whether each run begins before the one before it has ended.
 
     Attributes:
         keeps: whether prepared plans stay for a further run.
@@ -84,6 +85,7 @@ class Session:
         waiting: WaitingProcesses | None = None,
         weights: Future[Weights] | None = None,
         measures: bool = True,
+        followed: bool = False,
     ) -> None:
         self.keeps = choices is not None
         self.times = StepTimes()
@@ -92,6 +94,7 @@ class Session:
         self._waiting = waiting
         self._ahead = weights
         self._measures = measures
+        self._followed = followed
         self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
         self._compiled: set[Hashable] = set()
@@ -311,9 +314,8 @@ class Session:
             return required
         allowed = self.prepared.look_up_limits()
         on_gpu = allowed[GPU] or self._choices.gpu_memory
-        return replace(
-            required, choices=replace(self._choices, ram=allowed[HOST], gpu_memory=on_gpu)
-        )
+        choices = replace(self._choices, ram=allowed[HOST], gpu_memory=on_gpu)
+        return replace(required, choices=choices, followed=self._followed)
 
     def _found(self, given: Plan | None, required: Requirements, *, starts: bool = True) -> Plan:
         """Return the given plan, checked, or the fastest one.

@@ -22,7 +22,12 @@ from znni.core.option_types import Blend, BlendedActivation, WindowRules, check_
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3, is_extent
 from znni.core.spline_weights import AxisTaps, Places
-from znni.network.window_counts import runs_of_block, tail_of_block, voxels_around_block
+from znni.network.window_counts import (
+    last_without_windows,
+    runs_of_block,
+    tail_of_block,
+    voxels_around_block,
+)
 from znni.network.window_weights import Floats, importance
 
 ZERO = Vec3(0, 0, 0)
@@ -324,6 +329,14 @@ class Window:
         Along x, a block takes what the windows of the block before have of it, if ``tail`` is kept.
         """
         return runs_of_block(self, extents, self.in_order, self.together)
+
+    def last_without_windows(self, extents: Vec3) -> int:
+        """Return how many of the last blocks along x find all their windows computed.
+
+        Args:
+            extents: the extents of blocks; the first begins where the output does.
+        """
+        return last_without_windows(self, extents.x) if self.in_order else 0
 
     def tail(self, extents: Vec3) -> int:
         """Return the most voxels along x whose sums a block keeps for the next one.

@@ -52,6 +52,19 @@ def runs_of_block(window: Window, block: Vec3, in_order: bool, together: int) ->
     return float(runs)
 
 
+@lru_cache(maxsize=4096)
+def last_without_windows(window: Window, extent: int) -> int:
+    """Return how many of the last blocks along x find all their windows computed.
+
+    Args:
+        window: the windows. Each counts for the first of its blocks along x alone.
+        extent: the extent of a block along x.
+    """
+    block = Vec3(1, 1, extent)
+    begun = _in_blocks(window, block, 2, window.starts[2], once=True)
+    return len(begun) - 1 - int(np.flatnonzero(begun).max(initial=0))
+
+
 def _in_blocks(
     window: Window, block: Vec3, axis: int, starts: ArrayLike, *, once: bool = False
 ) -> NDArray[np.int64]:

@@ -34,7 +34,8 @@ class Counts(NamedTuple, Generic[Number]):
         at_once: the values of the input of all windows that are computed at once. Without windows,
             these are the patch's.
         tail: the voxels after a block, along x, to whose sums its windows add; 0 without windows.
-        runs: how often the layers run.
+        runs: how often the layers run, on average.
+        idle: how many of the last blocks along x find all their windows computed.
         read: the values that are read from the volume, on average. Others lie beyond its edges.
         chunks: the chunks of the input that a block overlaps, on average.
         files: the files that a block is written as, for each map.
@@ -53,6 +54,7 @@ class Counts(NamedTuple, Generic[Number]):
     at_once: Number
     tail: Number
     runs: Number
+    idle: Number
     read: Number
     chunks: Number
     files: Number

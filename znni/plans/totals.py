@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -71,6 +71,9 @@ class PlanTime:
         around: the seconds of any job before it builds, and after its last block.
         beside: the extra seconds of each patch that reading and writing take while layers on the
             host keep all cores busy. No job takes longer for them: meanwhile the layers work.
+        idle: the last patches for which no layers work, because earlier ones had all windows.
+        followed: whether the next job is read while this one computes, and computes while this one
+            is written. Then the job takes as long as its slowest stage.
     """
 
     building: float
@@ -80,6 +83,8 @@ class PlanTime:
     in_turn: bool = False
     around: SecondsAround = NOTHING_AROUND
     beside: StageSeconds = NOTHING
+    idle: int = 0
+    followed: bool = False
 
     @property
     def valid(self) -> bool:
@@ -107,7 +112,7 @@ class PlanTime:
 
     def _of_patches(self, patches: int) -> float:
         """Return the seconds of a job's patches, but for what the first takes longer."""
-        return self.patch.together + max(self._after_first(patches).values())
+        return self._alone * self.patch.together + max(self._by_group(patches).values())
 
     @property
     def pace(self) -> StageSeconds:
@@ -120,15 +125,25 @@ class PlanTime:
         """The seconds between two patches of a long job, with all workers together."""
         return max(_grouped(self.pace.by_stage(), in_turn=self.in_turn).values())
 
-    def _after_first(self, patches: int) -> dict[str, float]:
-        further = seconds_after_first(
-            self.patch.by_stage(), patches, self.workers, in_turn=self.in_turn
+    @property
+    def _alone(self) -> int:
+        """The patches that pass all stages while no other patch is at any stage."""
+        return 0 if self.followed else 1
+
+    def _by_group(self, patches: int) -> dict[str, float]:
+        groups = seconds_by_group(
+            self.patch.by_stage(),
+            patches,
+            self.workers,
+            in_turn=self.in_turn,
+            idle=self.idle,
+            followed=self.followed,
         )
-        return {group: float(seconds) for group, seconds in further.items()}
+        return {group: float(seconds) for group, seconds in groups.items()}
 
     def most_counted(self, patches: int, stage: ReportStage) -> int:
         """Return how many times a stage's seconds count in a job, if it sets the pace."""
-        return 1 + int(_times_after_first(stage, patches, self.workers))
+        return int(_rounds(stage, patches, self.workers))
 
     def for_job(self, patches: int) -> JobSeconds:
         """Return the seconds of a job of so many patches by stage.
@@ -148,45 +163,63 @@ class PlanTime:
         return JobSeconds(self.building, running, StageSeconds(**busy), self.around)
 
     def stage_within(self, total: float, patches: int, stage: ReportStage) -> float:
-        """Return the seconds per patch that a stage may take, for a job of ``total`` seconds.
+        """Return the seconds per patch that layers may take, for a job of ``total`` seconds.
 
         All other stages keep their times. The result is negative if they take more than ``total``.
         """
-        further, own = self._after_first(patches), self.patch.by_stage()[stage]
-        times = _times_after_first(stage, patches, self.workers)
+        others, own = self._by_group(patches), self.patch.by_stage()[stage]
+        rounds = _rounds(stage, patches, self.workers)
         group = _group(stage, in_turn=self.in_turn)
-        in_turn = further.pop(group) - times * own  # stages it takes turns with
-        left = total - self.once - (self.patch.together - own)
-        return min(left - max(further.values()), (left - in_turn) / (1 + times))
+        in_turn = others.pop(group) - (rounds - self._alone) * own  # stages it takes turns with
+        left = total - self.once - self._alone * (self.patch.together - own)
+        beside = left - max(others.values())
+        if self.followed and beside >= 0:
+            beside = inf
+        return min(beside, (left - in_turn) / rounds)
 
 
-def seconds_after_first(
-    patch: Mapping[ReportStage, Number], patches: Number, workers: int, *, in_turn: bool
+def seconds_by_group(
+    patch: Mapping[ReportStage, Number],
+    patches: Number,
+    workers: int,
+    *,
+    in_turn: bool,
+    idle: Number,
+    followed: bool,
 ) -> dict[str, Number]:
-    """Return the seconds of all patches after the first, by groups of stages that work at once.
+    """Return the seconds of a job's patches, by groups of stages that work at once.
+
+    The first patch counts only in a job that is followed by another. Else it passes all stages
+    alone.
 
     Stages that take turns are one group. The workers begin one after another, as their first
     patches are read. So they end one after another. If writing takes longer than reading, their
     last patches wait for each other.
+
+    Patches that find all their windows computed are written after the layers have ended.
 
     Args:
         patch: the seconds of each patch, by stage.
         patches: the number of patches.
         workers: the number of patches at each stage at a time, except for reading and writing.
         in_turn: whether the stages of layers, and the transfer between them, take turns.
+        idle: the number of last patches that find all their windows computed.
+        followed: whether the next job begins before this one has ended.
     """
+    alone = 0 if followed else 1
     seconds = {
-        stage: _times_after_first(stage, patches, workers) * taken for stage, taken in patch.items()
+        stage: (_rounds(stage, patches, workers) - alone) * taken for stage, taken in patch.items()
     }
     groups = _grouped(seconds, in_turn=in_turn)
     reading, writing = (patch[stage] for stage in SHARED)
     behind = (patches - 1) % workers * np.maximum(reading, writing)
+    behind = behind + np.minimum(idle, patches - 1) * writing
     return {group: s if group in SHARED else s + behind for group, s in groups.items()}
 
 
-def _times_after_first(stage: ReportStage, patches: Number, workers: int) -> Number:
-    """Return how many of the patches after the first a stage takes, one after another."""
-    return -(-patches // _at_once(stage, workers)) - 1
+def _rounds(stage: ReportStage, patches: Number, workers: int) -> Number:
+    """Return how many patches a stage takes, one after another."""
+    return -(-patches // _at_once(stage, workers))
 
 
 def _at_once(stage: ReportStage, workers: int) -> int:
