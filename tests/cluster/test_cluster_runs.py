@@ -23,6 +23,7 @@ import pytest
 import zarr
 from command_line import refused
 from hand_started import HandStarted
+from memory_nodes import write_nodes
 from paths import ROOT
 from s3_server import S3, never, serve
 
@@ -37,6 +38,7 @@ from znni.inference import api, planning
 from znni.inference.parts import finish
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import open_request, request_for
+from znni.machine import numa
 from znni.machine.gpus import detect_gpus
 from znni.network.network_file import load_network
 from znni.network.weights import random_weights
@@ -54,6 +56,7 @@ layers:
   - conv: {features: 8, kernel: 3, activation: relu}
   - conv: {features: 2, kernel: 3, activation: sigmoid}
 """
+CORES = sorted(getattr(os, "sched_getaffinity", lambda _process: ())(0))[:2]
 BLOCKS = 4  # along each axis
 PATCH = 12
 SECONDS = 120  # until a run counts as hanging
@@ -133,6 +136,24 @@ def test_processes_of_this_machine_give_what_one_part_gives() -> None:
     voxels = (BLOCKS * PATCH) ** 3
     assert told[0] == (0, voxels, "")
     assert told[-1] == (voxels, voxels, "2 workers")
+    assert_undisturbed()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(CORES) < 2, reason="two nodes need two cores that are chosen")
+def test_processes_of_this_machine_keep_to_the_cores_of_their_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numa, "NODES", write_nodes(tmp_path / "nodes", *map(str, CORES)))
+    seen: set[tuple[int, ...]] = set()
+
+    def look(_done: int, _all: int, _state: str) -> None:
+        for process in psutil.Process().children(recursive=True):
+            if "znni.cluster.child" in process.cmdline():
+                seen.add(tuple(process.cpu_affinity()))
+
+    compute("local:2", ram="1538MiB", threads=2, progress=look)
+    assert seen == {(core,) for core in CORES}
     assert_undisturbed()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -12,11 +14,15 @@ import pytest
 pytest.importorskip("distributed")
 
 from distributed import Client, LocalCluster
+from memory_nodes import write_nodes
 
 from znni.cluster import dask_engine
-from znni.cluster.calls import Answer, Call, Describe, EngineGone
+from znni.cluster.calls import Answer, Call, Describe, EngineGone, Limits
+from znni.cluster.cluster_file import Cluster, Group
 from znni.cluster.dask_engine import DaskEngine, EnginePlugin
 from znni.core.errors import RunFailed
+from znni.machine import numa
+from znni.machine.gpus_option import VISIBLE
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +80,23 @@ def test_workers_that_do_not_learn_of_a_run_end_it(
     monkeypatch.setattr(client, "register_plugin", lambda _plugin: never())
     with pytest.raises(RunFailed, match=r"or a worker of the cluster did not answer for 0\.1 s"):
         dask_engine._start_engines(client, EnginePlugin(None, {}, ""))  # type: ignore[arg-type]
+
+
+def test_workers_of_this_machine_share_its_gpus_or_its_nodes_of_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1}, raising=False)
+    monkeypatch.setattr(numa, "NODES", write_nodes(tmp_path, "0", "1"))
+    monkeypatch.setenv(VISIBLE, "a,b,c,d")
+
+    def limits(kind: str, gpus: int) -> dict[str, Limits]:
+        group = Group(name="here", count=2, gpus=gpus)
+        return dask_engine._limits(Cluster(kind=kind, groups=(group,)))
+
+    assert [it.visible for it in limits("local", 2).values()] == ["a,b", "c,d"]
+    assert all(it.cores is None for it in limits("local", 2).values())
+    assert [it.cores for it in limits("local", 0).values()] == [(0,), (1,)]
+    assert limits("slurm", 2) == {"here": Limits(gpus=2)}
 
 
 over = Event()

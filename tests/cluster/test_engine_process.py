@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from queue import SimpleQueue
 from threading import Thread
@@ -87,6 +88,17 @@ def test_a_question_after_a_block_is_answered_by_another_process(
     assert name == type(call).__name__
     assert second != first
     assert isinstance(block.get(timeout=60).error, EngineGone)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system chooses the cores")
+@pytest.mark.parametrize("engine", [TALKS], indirect=True)
+def test_a_process_runs_on_the_cores_of_its_limits(engine: EngineProcess) -> None:
+    before = os.sched_getaffinity(0)
+    one = min(before)
+    engine._limits = Limits(cores=(one,))
+    _, process = engine.ask(Describe()).value
+    assert os.sched_getaffinity(process) == {one}
+    assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize("engine", [READS_NOTHING], indirect=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import groupby
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 from command_line import refused, succeeds
 from gpu_layers import H200
+from memory_nodes import write_nodes
 
 from znni.inference.machine_text import describe_machine
-from znni.machine import nvrtc
+from znni.machine import numa, nvrtc
 from znni.machine.cuda import cupy
 from znni.machine.detect import detect_host
 from znni.machine.machine import Machine
@@ -49,6 +51,19 @@ def test_gpus_with_the_same_primitives_are_listed_together() -> None:
     assert [sum(group) for alone, group in groupby(listed) if alone] == [2, 1, 1]
     assert lists == 3 * len(described(90))
     assert lines[0] != lines[1], "each has its own memory"
+
+
+def test_nodes_of_memory_are_listed_if_there_are_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1, 2}, raising=False)
+    host = Machine(detect_host().host)
+    monkeypatch.setattr(numa, "NODES", write_nodes(tmp_path / "one", "0-2"))
+    assert "memory nodes" not in describe_machine(host)
+    monkeypatch.setattr(numa, "NODES", write_nodes(tmp_path / "two", "0-1", "2"))
+    (line,) = (it for it in describe_machine(host).splitlines() if it.startswith("memory"))
+    assert "2 cores with 1.00 GiB, 1 core with 1.00 GiB" in line
+    assert "memory nodes" not in describe_machine(replace(host, absent=True))
 
 
 @pytest.mark.skipif(find_spec("cupy") is None, reason="needs CuPy")

@@ -42,12 +42,14 @@ class Limits:
         threads: number of worker threads; None: one for every core.
         gpus: number of GPUs; None: as the options of the run say.
         visible: the GPUs that it sees, as ``CUDA_VISIBLE_DEVICES``; None: all.
+        cores: the cores that it runs on; None: all.
     """
 
     ram: int | None = None
     threads: int | None = None
     gpus: int | None = None
     visible: str | None = None
+    cores: tuple[int, ...] | None = None
 
     def within(self, choices: Choices) -> Choices:
         """Return the choices for a plan, within these limits."""

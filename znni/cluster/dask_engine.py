@@ -26,12 +26,13 @@ from distributed.comm import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from znni.cluster.calls import Answer, Answered, Call, EngineGone, Limits, Recipe
-from znni.cluster.cluster_file import Cluster, Group
+from znni.cluster.cluster_file import Cluster
 from znni.cluster.dask_clusters import CONNECT_SECONDS, connected, started_cluster
 from znni.cluster.engine_process import EngineProcess
 from znni.core.errors import InvalidInput, RunFailed, ZnniError
 from znni.core.text import duration
 from znni.machine.gpus_option import VISIBLE
+from znni.machine.numa import cores_of_processes
 
 LOST_SECONDS = 60  # without an answer; Dask then counts a worker as lost
 STOP_SECONDS = 10
@@ -55,6 +56,11 @@ SETTINGS = {
 class EnginePlugin(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     """Starts the process that computes, on every worker that joins, and ends it with the worker.
 
+    Args:
+        recipe: what the workers compute.
+        limits: the limits of workers, by their names or by the names of their groups.
+        only: the key of the limits for all other workers.
+
     Attributes:
         name: tells this run from others on the same scheduler.
     """
@@ -71,11 +77,8 @@ class EnginePlugin(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         if current_thread() is main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator alone
         name = str(worker.name)
-        beginning = [group for group in self._limits if name.startswith(f"{group}-")]
+        beginning = [it for it in self._limits if name == it or name.startswith(f"{it}-")]
         limits = self._limits.get(max(beginning, key=len, default=self._only)) or Limits()
-        index = name.rpartition("-")[2]
-        if limits.visible == "" and limits.gpus and index.isdecimal():
-            limits = replace(limits, visible=_share_of_gpus(int(index), limits.gpus))
         self.engine = EngineProcess(self._recipe, limits)
 
     def teardown(self, worker: Any) -> None:  # noqa: ARG002 - Dask's signature
@@ -269,7 +272,7 @@ def engine_on(there: DaskCluster, recipe: Recipe, *, stay: bool) -> Iterator[Das
         InvalidInput: a worker cannot run znni.
     """
     cluster, client, started = there
-    limits = {group.name: _limits(group, cluster) for group in cluster.groups}
+    limits = _limits(cluster)
     only = next(iter(limits)) if len(limits) == 1 else ""
     plugin = EnginePlugin(recipe, limits, only)
     kubernetes = cluster.kind == "kubernetes"
@@ -305,13 +308,29 @@ def _start_engines(client: Client, plugin: EnginePlugin) -> None:
         raise _told(error) from error
 
 
-def _limits(group: Group, cluster: Cluster) -> Limits:
-    return Limits(
-        ram=group.znni_ram,
-        threads=group.cores,
-        gpus=group.gpus if cluster.kind != "address" or group.gpus else None,
-        visible="" if cluster.kind == "local" and group.gpus else None,
-    )
+def _limits(cluster: Cluster) -> dict[str, Limits]:
+    """Return the limits of each group's workers, or of each worker on this machine, by name.
+
+    Workers on this machine share its GPUs or its nodes of memory. Dask names them by numbers.
+    """
+    limits = {
+        group.name: Limits(
+            ram=group.znni_ram,
+            threads=group.cores,
+            gpus=group.gpus if cluster.kind != "address" or group.gpus else None,
+        )
+        for group in cluster.groups
+    }
+    if cluster.kind != "local":
+        return limits
+    (alike,), count = limits.values(), cluster.workers
+    if alike.gpus:
+        return {
+            str(index): replace(alike, visible=_share_of_gpus(index, alike.gpus))
+            for index in range(count)
+        }
+    cores = enumerate(cores_of_processes(count))
+    return {str(index): replace(alike, cores=near) for index, near in cores}
 
 
 def _told(error: BaseException) -> BaseException:

@@ -103,6 +103,7 @@ class _Running:
         self._gone = Event()
         self._connection, self._theirs = connection_pair()
         self._visible = {} if limits.visible is None else {VISIBLE: limits.visible}
+        self._cores = limits.cores
         self._process: subprocess.Popen[bytes]
         started: SimpleQueue[BaseException | None] = SimpleQueue()
         Thread(target=self._keep, args=(started,), daemon=True).start()
@@ -140,6 +141,8 @@ class _Running:
 
     def _keep(self, started: SimpleQueue[BaseException | None]) -> None:
         try:
+            if self._cores:  # a process has the cores of the thread that starts it
+                os.sched_setaffinity(0, self._cores)
             self._process = start_with(
                 [self._theirs], command_of("znni.cluster.child", str(self._theirs)), self._visible
             )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from znni.core.text import in_units
+from znni.core.errors import option
+from znni.core.text import counted, in_units
 from znni.inference.gpu_choice import why_none
 from znni.machine.machine import Device, Machine
+from znni.machine.numa import memory_nodes
 from znni.machine.nvrtc import why_no_compiler
 from znni.primitives.catalogue import gpu_offers
 from znni.primitives.installed import installed
@@ -22,6 +24,7 @@ def describe_machine(machine: Machine) -> str:
     lines = [
         f"processor     {host.name}, {host.threads} threads, {_rates(host)}",
         *_of_packages(host),
+        *([] if machine.absent else _memory_nodes()),
     ]
     missing = why_no_compiler() if machine.gpus and not machine.absent else ""
     for primitives, alike in groupby(machine.gpus, lambda gpu: list(_primitives(gpu, missing))):
@@ -29,6 +32,16 @@ def describe_machine(machine: Machine) -> str:
     if not machine.gpus:
         lines.append(f"GPU           none: {why_none(machine)}")
     return "\n".join(lines)
+
+
+def _memory_nodes() -> Iterator[str]:
+    """Yield the line on this machine's nodes of memory, if there are several."""
+    nodes = memory_nodes()
+    if len(nodes) > 1:
+        each = ", ".join(
+            f"{counted(len(it.cores), 'core')} with {in_units(it.memory)}" for it in nodes
+        )
+        yield f"memory nodes  {each}; {option('cluster', f'local:{len(nodes)}')} computes on each"
 
 
 def _gpu(gpu: Device) -> str:
