@@ -53,7 +53,7 @@ def scaling_command(
         typer.echo(measured)
     found = chain(
         layer_rows(ceilings, layers, only or [], effort),
-        *(network_rows(threads, network, patch, ram, effort) for network in networks),
+        *(network_rows(ceilings, network, patch, ram, effort) for network in networks),
     )
     rows: list[Row] = []
     for row in found:
@@ -80,31 +80,38 @@ def layer_rows(
 
 
 def network_rows(
-    threads: Iterable[int],
+    ceilings: Iterable[Ceilings],
     network: Network,
     patch: int,
     ram: int,
     effort: Effort,
 ) -> Iterator[Row]:
-    """Yield rows of a network's patch, planned for each number of threads.
+    """Yield rows of a network's patch, planned for the threads of each ceiling.
 
     The patch has at most so many output voxels per axis. Plans are those of a process that has
     touched all its memory, because a warm patch is timed.
     """
     volume = volume_for(network, 0, patch)
-    for count in threads:
-        cold = search(network, volume, device="cpu", ram=ram, threads=count)
+    for measured in ceilings:
+        threads = measured.threads
+        cold = search(network, volume, device="cpu", ram=ram, threads=threads)
         (plan,) = replace(cold, overhead=replace(cold.overhead, warm=inf)).fastest()
         with Child(PlanPatch, plan.to_json()) as child:
             failed: dict[str, str] = {}
             contestants = {"znni": child.stopwatch(failed, "znni", "seconds")}
             result = run_rounds(contestants, effort, progress=session.progress)["znni"]
-        row: Row = {"work": network.name, "name": "znni", "threads": count}
+        row: Row = {"work": network.name, "name": "znni", "threads": threads}
         row["patch"] = str(plan.patch)
         if result.ran:
             row |= result.record()
             row["voxels_per_s"] = plan.patch.volume / row["seconds"]
             row["predicted_voxels_per_s"] = plan.patch.volume / plan.patch_seconds
+            floor = sum(
+                count * measured.floor(step.cost).seconds
+                for part in plan.parts
+                for step, count in part.step_runs()
+            )
+            row["achieved"] = floor / row["seconds"]
         yield row | ({"skipped": failed["znni"]} if failed else {})
 
 
@@ -112,6 +119,7 @@ def with_efficiency(rows: list[Row]) -> list[Row]:
     """Add the speed-up over the fewest threads of the same work, and per thread.
 
     Speeds are compared per output voxel, because a plan for other threads may take another patch.
+    The speed-up of the floors is the one that the machine allows, if its ceilings were measured.
     """
     alone: dict[tuple[str, str], Row] = {}
     for row in sorted(rows, key=lambda row: int(row["threads"])):
@@ -119,4 +127,6 @@ def with_efficiency(rows: list[Row]) -> list[Row]:
             base = alone.setdefault((row["work"], row["name"]), row)
             row["speedup"] = row["voxels_per_s"] / base["voxels_per_s"]
             row["efficiency"] = row["speedup"] * base["threads"] / row["threads"]
+            if "achieved" in row and "achieved" in base:
+                row["floor_speedup"] = row["speedup"] * base["achieved"] / row["achieved"]
     return rows

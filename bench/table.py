@@ -367,6 +367,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "speed-up": "{speedup:.2f}",
         "efficiency": "{efficiency:.0%}",
         "achieved": "{achieved:.0%}",
+        "speed-up of floors": "{floor_speedup:.2f}",
     },
     "top-plans": {
         **as_is("network", "costs", "rank", "patch", "patches"),

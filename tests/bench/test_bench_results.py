@@ -48,7 +48,7 @@ def measured(kind: str, machine: Machine) -> list[dict[str, Any]]:
         return made + published_rows("n337")
     ceilings = [Ceilings(threads, 2e11, 1e11, 1e10) for threads in (1, 2)]
     layers = layer_rows(ceilings, [(conv, shape)], ["direct"], QUICK)
-    networks = network_rows((1, 2), NETWORK, PATCH.z, 2 << 30, QUICK)
+    networks = network_rows(ceilings, NETWORK, PATCH.z, 2 << 30, QUICK)
     return with_efficiency([*layers, *networks])
 
 
@@ -84,6 +84,14 @@ def test_scaling_compares_with_the_fewest_threads_of_the_same_work() -> None:
     rows.append({"work": "b", "name": "direct", "threads": 1, "skipped": "killed"})
     found = [(row.get("speedup"), row.get("efficiency")) for row in with_efficiency(rows)]
     assert found == [(3.0, 0.75), (1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (1.0, 0.5), (None, None)]
+
+
+def test_scaling_tells_the_speed_up_that_the_machine_allows() -> None:
+    row: Row = {"work": "a", "name": "direct"}
+    one = {"threads": 1, "voxels_per_s": 10.0, "achieved": 0.8}
+    many = {"threads": 8, "voxels_per_s": 60.0, "achieved": 0.6}
+    allowed = [it["floor_speedup"] for it in with_efficiency([row | many, row | one])]
+    assert allowed == pytest.approx([8.0, 1.0])
 
 
 @needs_matplotlib

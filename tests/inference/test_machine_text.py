@@ -61,8 +61,9 @@ def test_nodes_of_memory_are_listed_if_there_are_several(
     monkeypatch.setattr(numa, "NODES", write_nodes(tmp_path / "one", "0-2"))
     assert "memory nodes" not in describe_machine(host)
     monkeypatch.setattr(numa, "NODES", write_nodes(tmp_path / "two", "0-1", "2"))
-    (line,) = (it for it in describe_machine(host).splitlines() if it.startswith("memory"))
-    assert "2 cores with 1.00 GiB, 1 core with 1.00 GiB" in line
+    (line,) = (it for it in succeeds("info").splitlines() if it.startswith("memory"))
+    said = "memory nodes  2 cores with 1.00 GiB, 1 core with 1.00 GiB; --cluster local:2 computes"
+    assert line.startswith(said)
     assert "memory nodes" not in describe_machine(replace(host, absent=True))
 
 

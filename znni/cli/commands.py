@@ -88,7 +88,7 @@ def info(
         from znni.inference.machine_text import describe_machine
         from znni.machine.machine_choice import machine_for
 
-        typer.echo(describe_machine(machine_for(machine, None, None)))
+        echo(describe_machine(machine_for(machine, None, None)))
         return
     if machine is not None:
         raise InvalidInput(
