@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +23,11 @@ from znni.calibration.effort import GPU_FULL, GPU_QUICK
 from znni.calibration.measure import Workbench, memory_for
 from znni.calibration.record import record, refine
 from znni.calibration.shapes import Call, designed_calls
-from znni.core.errors import InvalidInput
+from znni.core.child_process import command_of_program
+from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_host, detect_machine
+from znni.machine.gpus_option import VISIBLE
 from znni.machine.machine import Machine
 from znni.machine.timing import Timing
 from znni.network.layers import Conv
@@ -105,6 +108,73 @@ def test_each_device_is_measured_or_both(database: CostDatabase) -> None:
     assert rows() == list(BOTH)
     assert rows("--only", "gpu_conv", "--forget") == ["gpu_conv"]
     assert "no primitive 'conv'" in refused("calibrate", "--device", "gpu", "--only", "conv")
+
+
+# Measures its primitives, and says which GPU it sees; or fails on the second one.
+MEASURES = """
+import os, sys
+from fakes import fake_gpu_catalogue
+from znni.calibration.campaign import Campaign
+from znni.calibration.database import CostDatabase
+from znni.calibration.effort import GPU_QUICK
+from znni.calibration.record import record
+
+gpu, fails, arguments = os.environ["CUDA_VISIBLE_DEVICES"], sys.argv[1], sys.argv[2:]
+if gpu == fails:
+    sys.exit("znni: error: out of memory")
+assert arguments[:4] == ["calibrate", "--device", "gpu", "--quick"]
+names = [name for name in arguments[4:] if name != "--only"]
+found = fake_gpu_catalogue()
+for calls in Campaign([found[name] for name in names], GPU_QUICK).rounds:
+    record([(primitive, call, 1.0 + int(gpu)) for primitive, call in calls], CostDatabase())
+"""
+
+
+@pytest.fixture
+def two_gpus(both_here: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Two GPUs that are alike, whose processes only pretend; one of them may fail."""
+    assert both_here is None
+    here = Machine(BOTH["conv"].device, (gpu(), gpu()))
+    monkeypatch.setattr("znni.calibration.campaign.detect_for", lambda *_, **__: here)
+    monkeypatch.delenv(VISIBLE, raising=False)
+
+    def fails(number: str) -> None:
+        def command(_module: str, *arguments: str) -> list[str]:
+            return [*command_of_program(MEASURES), number, *arguments]
+
+        monkeypatch.setattr("znni.calibration.several_gpus.command_of", command)
+
+    fails("none")
+    return fails
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_gpus_share_the_measurements(database: CostDatabase) -> None:
+    names = [name for name in BOTH if name.startswith("gpu_")]
+    assert rows("--device", "gpu", "--gpus", "all") == names
+    found = database.measured(Conditions.of(gpu()))
+    assert len(found) == len(names) * GPU_QUICK.calls
+    seconds = {it.primitive: it.seconds for it in found}
+    assert seconds == {name: 1.0 + place % 2 for place, name in enumerate(names)}
+    assert rows("--gpus", "0,1", "--only", "gpu_conv", "--forget") == ["gpu_conv"]
+
+
+def test_gpus_that_cannot_share_are_errors(
+    two_gpus: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, database: CostDatabase
+) -> None:
+    said = refused("calibrate", "--quick", "--gpus", "3")
+    assert said == "--gpus 3: this machine has 2 GPUs, numbered from 0"
+    said = refused("calibrate", "--net", "n337", "--gpus", "all")
+    assert said == "--gpus all is for all primitives; leave out either this or --net"
+    two_gpus("1")
+    said = refused(
+        "calibrate", "--quick", "--device", "gpu", "--gpus", "all", code=RunFailed.exit_code
+    )
+    assert said == "measuring on GPU 1 failed (exit code 1): out of memory"
+    mixed = Machine(BOTH["conv"].device, (gpu(), replace(gpu(), name="another")))
+    monkeypatch.setattr("znni.calibration.campaign.detect_for", lambda *_, **__: mixed)
+    assert "these are of 2 kinds" in refused("calibrate", "--quick", "--gpus", "all")
+    assert database.measured(Conditions.of(mixed.gpus[1])) == []
 
 
 def rows(*options: str) -> list[str]:

@@ -16,6 +16,7 @@ from znni.calibration.effort import Effort, effort_for
 from znni.calibration.measure import Workbench
 from znni.calibration.model import Fitted, MeasuredModel
 from znni.calibration.record import record
+from znni.calibration.several_gpus import alike_gpus, measure_on_gpus
 from znni.calibration.shapes import Call, designed_calls
 from znni.core.errors import InvalidInput, option
 from znni.core.option_types import Calibrated
@@ -23,6 +24,7 @@ from znni.core.processors import FASTEST, GPU, HOST, DeviceKind
 from znni.core.text import in_units
 from znni.machine.detect import detect_for
 from znni.machine.gpus import why_no_gpu
+from znni.machine.machine import Machine
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
 from znni.primitives.catalogue import catalogue
 
@@ -35,16 +37,18 @@ def calibrate_machine(
     progress: Progress,
     *,
     device: Calibrated = "all",
+    gpus: int | str = 1,
     quick: bool,
     forget: bool,
 ) -> list[Fitted]:
-    """Measure the primitives of this machine: of its host, of its first GPU, or of both.
+    """Measure the primitives of this machine: of its host, of its GPU, or of both.
 
     Args:
         threads: worker threads of the host; by default all cores.
         only: names of primitives; none means all.
         progress: function called after each measurement with the number made and planned.
         device: device to measure; ``all`` is the host and, if there is one, a GPU.
+        gpus: the GPUs that share the measurements, as for runs. They are of one kind.
         quick: measure for at most a minute per device.
         forget: first delete earlier measurements of these primitives.
 
@@ -56,18 +60,30 @@ def calibrate_machine(
             memory, or the database cannot be used.
         RunFailed: the GPU fails.
     """
-    chosen = _chosen(threads, only, device)
+    machine = detect_for(HOST if device == HOST else FASTEST, threads=threads)
+    # Clocks of other backends are not known.
+    machine = replace(machine, gpus=tuple(it for it in machine.gpus if not it.backend))
+    chosen, numbers = _chosen(machine, only, device), alike_gpus(machine, gpus)
     database = CostDatabase()
     if forget:
         for primitive in chosen.values():
             database.forget(Conditions.of(primitive.device), [primitive.name])
     by_device = [(kind, on_device(chosen, kind)) for kind in get_args(DeviceKind)]
-    campaigns = [
-        Campaign(found.values(), effort_for(kind, quick=quick))
+    campaigns = {
+        kind: Campaign(found.values(), effort_for(kind, quick=quick))
         for kind, found in by_device
         if found
-    ]
-    calibrate(campaigns, database, progress)
+    }
+    shared = campaigns.pop(GPU, None) if len(numbers) > 1 else None
+    calibrate(campaigns.values(), database, progress)
+    if shared:
+        conditions = Conditions.of(machine.gpus[numbers[0]])
+        before = _times(database, conditions)
+
+        def look() -> None:
+            progress(_times(database, conditions) - before, shared.planned)
+
+        measure_on_gpus(numbers, list(on_device(chosen, GPU)), look, quick=quick)
     if not (measured := list(measurements_of(chosen, database))):
         memory = max(primitive.device.memory for primitive in chosen.values())
         raise InvalidInput(
@@ -77,11 +93,13 @@ def calibrate_machine(
     return list(MeasuredModel(measured, chosen).known())
 
 
-def _chosen(threads: int | None, only: Sequence[str], device: Calibrated) -> dict[str, Primitive]:
+def _times(database: CostDatabase, conditions: Conditions) -> int:
+    """Return the number of measurements that were made under these conditions."""
+    return sum(it.times for it in database.measured(conditions))
+
+
+def _chosen(machine: Machine, only: Sequence[str], device: Calibrated) -> dict[str, Primitive]:
     """Return the primitives to measure, by name."""
-    machine = detect_for(HOST if device == HOST else FASTEST, threads=threads)
-    # Clocks of other backends are not known.
-    machine = replace(machine, gpus=tuple(it for it in machine.gpus if not it.backend))
     if device == GPU and not machine.gpus:
         raise InvalidInput(
             f"{option('device', 'gpu')}: {why_no_gpu()}; give {option('device', 'cpu')}"

@@ -39,6 +39,12 @@ def calibrate(
         Calibrated,
         typer.Option(help="Device to measure; all: the CPU and, if there is one, a GPU."),
     ] = "all",
+    gpus: Annotated[
+        str,
+        typer.Option(
+            metavar="N|all|0,2", help="GPUs of one kind that share the measurements of a GPU."
+        ),
+    ] = "1",
     net: Annotated[
         Path | None,
         typer.Option(
@@ -77,9 +83,14 @@ def calibrate(
     }
     if net is None:
         _check_not_given("is for a network; give --net, or leave it out", of_network)
-        _calibrate_machine(limits.threads, only or [], device, quick=quick, forget=forget)
+        _calibrate_machine(limits.threads, only or [], device, gpus, quick=quick, forget=forget)
         return
-    of_machine = {"quick": quick, "only": " ".join(only or []) or None, "forget": forget}
+    of_machine = {
+        "quick": quick,
+        "only": " ".join(only or []) or None,
+        "forget": forget,
+        "gpus": None if gpus == "1" else gpus,
+    }
     _check_not_given("is for all primitives; leave out either this or --net", of_machine)
     among = replace(limits, device=FASTEST if device == "all" else device)
     most = SECONDS if seconds is None else seconds
@@ -95,7 +106,13 @@ def _check_not_given(why: str, given: Mapping[str, object]) -> None:
 
 
 def _calibrate_machine(
-    threads: int | None, only: list[str], device: Calibrated, *, quick: bool, forget: bool
+    threads: int | None,
+    only: list[str],
+    device: Calibrated,
+    gpus: str,
+    *,
+    quick: bool,
+    forget: bool,
 ) -> None:
     from znni.calibration.campaign import calibrate_machine
     from znni.calibration.io_rates import calibrate_handling
@@ -105,7 +122,7 @@ def _calibrate_machine(
 
     with show_progress("measurements") as progress:
         known = calibrate_machine(
-            threads, only, progress, device=device, quick=quick, forget=forget
+            threads, only, progress, device=device, gpus=gpus, quick=quick, forget=forget
         )
     typer.echo(calibration_table(known))
     if device != "gpu" and not only:
