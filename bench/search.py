@@ -12,7 +12,7 @@ import typer
 from bench import session
 from bench.record import Row
 from planner.search import Search
-from znni.core.errors import DoesNotFit
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Division
 from znni.core.processors import DeviceChoice
 from znni.inference.planning import search

@@ -13,7 +13,7 @@ import typer
 from bench import session
 from bench.record import Row
 from bench.unet_networks import UNETS
-from znni.core.errors import DoesNotFit
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Accuracy
 from znni.core.plan_options import memory_size
 from znni.core.shapes import Vec3

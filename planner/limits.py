@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from planner.overhead import Load, Overhead
-from znni.core.errors import DoesNotFit
+from znni.core.memory_errors import DoesNotFit
 from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import Vec3
 from znni.network.network import Network

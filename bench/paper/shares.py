@@ -20,7 +20,7 @@ from bench.record import Row
 from bench.rounds import Effort, run_rounds
 from planner.choices import Choice, Slot, choice_of, undominated_within
 from planner.pareto import Front
-from znni.core.errors import DoesNotFit
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Costs
 from znni.inference.planning import search
 from znni.network.network import Network

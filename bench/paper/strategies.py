@@ -19,7 +19,8 @@ from bench.patches import release_gpu_memory
 from bench.record import Row, load
 from planner.partition import CutPoint
 from planner.search import Search
-from znni.core.errors import DoesNotFit, InvalidInput, ZnniError
+from znni.core.errors import InvalidInput, ZnniError
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Accuracy, Costs
 from znni.core.plan_options import memory_size
 from znni.core.processors import Processors

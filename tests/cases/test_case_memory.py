@@ -46,7 +46,7 @@ from znni.cases.slabs import LEAST_COMPONENTS, Slab, slab_within
 from znni.cases.values import change_values, changed_bytes
 from znni.components.rules import KeepLargest
 from znni.components.slabs import MOST_COMPONENTS
-from znni.core.errors import DoesNotFit, StepDoesNotFit
+from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.resampling import Resampling
 from znni.core.run_options import Options

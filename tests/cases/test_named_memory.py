@@ -16,7 +16,7 @@ from znni.cases.memory import room_of_files
 from znni.cases.networks import alone, joined
 from znni.cases.on_cluster import cluster_for
 from znni.components.rules import KeepLargest
-from znni.core.errors import StepDoesNotFit
+from znni.core.memory_errors import StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.network.network import Network

@@ -22,7 +22,8 @@ from znni.cases.network_set import networks_at
 from znni.cases.networks import NetworkSet, alone, beside_weights, joined
 from znni.cases.verification import verify_case
 from znni.components.rules import RemoveSmall
-from znni.core.errors import DoesNotFit, InvalidInput, StepDoesNotFit
+from znni.core.errors import InvalidInput
+from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.session import Session

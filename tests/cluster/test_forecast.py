@@ -17,7 +17,8 @@ from planner.job_places import box_read
 from znni.cluster.blocks import best_block, box_of, patches_in_blocks
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, Group, StorageLimits
 from znni.cluster.forecast import BLOCKS_A_WORKER, Forecast, forecast
-from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.errors import InvalidInput
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Border
 from znni.core.plan_options import Choices
 from znni.core.run_options import RegionOptions

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from znni.core.errors import DoesNotFit, StepDoesNotFit, UnusableValues, ZnniError
+from znni.core.errors import UnusableValues, ZnniError
+from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.shapes import Vec3
 
 MADE_WITH: dict[type[ZnniError], tuple[tuple[Any, ...], dict[str, Any]]] = {

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 import znni
 from bench.__main__ import COMMANDS
-from znni.core import errors
+from znni.core import errors, memory_errors
 from znni.core.errors import ZnniError
 from znni.core.processors import Processors
 from znni.machine.machine_file import load_machine
@@ -54,7 +54,7 @@ def test_the_benchmarks_are_all_listed() -> None:
 
 
 def test_the_errors_are_all_listed() -> None:
-    kinds = [it for it in vars(errors).values() if isinstance(it, type)]
+    kinds = [it for it in (vars(errors) | vars(memory_errors)).values() if isinstance(it, type)]
     names = {it.__name__ for it in kinds if issubclass(it, ZnniError)} - {"ZnniError"}
     assert not missing(names, "docs/reference/exceptions.md")
 

@@ -16,7 +16,8 @@ from left_behind import threads_here
 from numpy.typing import NDArray
 from worker_runners import NETWORK, Sums, SumsPlan, sums
 
-from znni.core.errors import OutOfDeviceMemory, Unreadable
+from znni.core.errors import Unreadable
+from znni.core.memory_errors import OutOfDeviceMemory
 from znni.core.plan_options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.engine.block_reader import BlockReader

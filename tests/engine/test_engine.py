@@ -24,7 +24,8 @@ from random_plans import run_plan as run
 
 from planner.search import Search
 from planner.segmentations import segmentations
-from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.errors import InvalidInput
+from znni.core.memory_errors import DoesNotFit
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.checks import check_runnable
 from znni.engine.reading import read_input

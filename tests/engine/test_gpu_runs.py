@@ -17,7 +17,7 @@ from random_plans import any_plan, random_volume, run
 import znni
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.errors import OutOfDeviceMemory
+from znni.core.memory_errors import OutOfDeviceMemory
 from znni.core.option_types import Border, OutputType
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import step_runner

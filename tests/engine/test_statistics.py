@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 import znni
-from znni.core.errors import DoesNotFit, InvalidInput, UnusableValues
+from znni.core.errors import InvalidInput, UnusableValues
+from znni.core.memory_errors import DoesNotFit
 from znni.core.shapes import Box, Vec3
 from znni.engine import statistics
 from znni.engine.statistics import normalized

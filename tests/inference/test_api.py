@@ -16,7 +16,8 @@ from tiny_network import close, whole
 
 import znni
 import znni.inference.inferer
-from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.errors import InvalidInput
+from znni.core.memory_errors import DoesNotFit
 from znni.core.shapes import Box, Vec3
 from znni.engine.report import Report
 from znni.network.network import Network

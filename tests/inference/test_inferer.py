@@ -19,7 +19,8 @@ from tiny_network import close, expected, whole
 
 import znni
 import znni.inference.session
-from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.errors import InvalidInput
+from znni.core.memory_errors import DoesNotFit
 from znni.network.network import Network
 from znni.network.weights import Weights
 

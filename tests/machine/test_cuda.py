@@ -14,7 +14,8 @@ import pytest
 from gpu_layers import needs_compiler
 
 from znni.core.child_process import environment
-from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed
+from znni.core.errors import InvalidInput, RunFailed
+from znni.core.memory_errors import OutOfDeviceMemory
 from znni.machine import cuda, gpus
 from znni.machine.cuda import LibraryFailed, device_errors
 

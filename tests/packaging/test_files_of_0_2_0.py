@@ -25,7 +25,7 @@ from paths import ROOT
 import znni as package
 from znni.calibration.cost_file import VARIABLE
 from znni.cli import app
-from znni.core import errors
+from znni.core import errors, memory_errors
 from znni.inference.request import RunArguments
 from znni.network.network_file import load_network
 from znni.plans.plan_file import load_plan
@@ -142,5 +142,6 @@ def test_commands_have_the_same_options() -> None:
 
 
 def test_errors_have_the_same_exit_codes() -> None:
+    kinds = vars(errors) | vars(memory_errors)
     for name, code in INTERFACE["exit_codes"].items():
-        assert getattr(errors, name).exit_code == code
+        assert kinds[name].exit_code == code

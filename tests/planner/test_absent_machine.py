@@ -20,7 +20,7 @@ from planner.cost_model import NOT_HERE
 from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record
-from znni.core.errors import DoesNotFit
+from znni.core.memory_errors import DoesNotFit
 from znni.core.plan_options import PlanOptions
 from znni.core.text import in_units
 from znni.machine.machine_file import load_machine

@@ -14,7 +14,8 @@ from random_networks import chain
 from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
+from znni.core.errors import InvalidInput, RunFailed
+from znni.core.memory_errors import DoesNotFit
 from znni.core.plan_options import ANYTHING
 from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3

@@ -21,7 +21,8 @@ from planner.cost_model import BUILT_IN
 from planner.partition import CutPoint
 from planner.search import Search
 from planner.step_options import StepOptions
-from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.errors import InvalidInput
+from znni.core.memory_errors import DoesNotFit
 from znni.core.processors import DeviceChoice
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.patch_runner import PatchRunner

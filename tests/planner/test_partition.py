@@ -31,7 +31,7 @@ from planner.patch_sizes import patch_sizes
 from planner.search import Search
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
-from znni.core.errors import DoesNotFit
+from znni.core.memory_errors import DoesNotFit
 from znni.core.processors import Processors
 from znni.core.shapes import Vec3
 from znni.engine.stages.download import DownloadModel

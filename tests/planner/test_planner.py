@@ -32,7 +32,7 @@ from planner.patch_sizes import patch_sizes
 from planner.search import Search
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
-from znni.core.errors import DoesNotFit
+from znni.core.memory_errors import DoesNotFit
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.stages.read import ReadModel
 from znni.engine.stages.write import WriteModel

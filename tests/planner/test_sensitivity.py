@@ -22,7 +22,7 @@ from planner.sensitivity import (
     steps,
     views,
 )
-from znni.core.errors import DoesNotFit
+from znni.core.memory_errors import DoesNotFit
 from znni.core.shapes import Vec3
 from znni.machine.machine_file import load_machine
 from znni.network.layers import Conv, PackedLayer

@@ -12,7 +12,8 @@ import pytest
 
 import znni
 from planner.cost_model import NOT_MEASURED
-from znni.core.errors import DoesNotFit, InvalidInput, option
+from znni.core.errors import InvalidInput, option
+from znni.core.memory_errors import DoesNotFit
 from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
 from znni.engine.checks import check_features

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.same_output import difference
-from znni.core.errors import DoesNotFit
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Border, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.report import Report

@@ -29,7 +29,7 @@ from znni.cases.probabilities import labels_of_maps_bytes
 from znni.cases.scan import Scan, look_at_scan
 from znni.cases.slabs import components_slab, mask_slab
 from znni.components.rules import Rule
-from znni.core.errors import StepDoesNotFit
+from znni.core.memory_errors import StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Vec3

@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 from znni.cases.preparation import rules_of, unit_of
 from znni.components.rules import KeepLargest, Rule
-from znni.core.errors import DoesNotFit, InvalidInput, StepDoesNotFit
+from znni.core.errors import InvalidInput
 from znni.core.mapped_file import FORGET
+from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.shapes import FLOAT_BYTES
 from znni.core.text import counted, in_units

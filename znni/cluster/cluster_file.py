@@ -10,7 +10,8 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from znni.core.errors import DoesNotFit, InvalidInput, option
+from znni.core.errors import InvalidInput, option
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Bits
 from znni.core.processors import has_own_memory
 from znni.core.shipped import MACHINES

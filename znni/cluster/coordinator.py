@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from znni.cluster.calls import Account, Answered, Compute, EngineGone, MakePlan
 from znni.cluster.schedule import Schedule
 from znni.cluster.workers import LOOK_EVERY, Engine, Tally, Workers
-from znni.core.errors import DoesNotFit, RunFailed, UnusableValues
+from znni.core.errors import RunFailed, UnusableValues
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Bits
 from znni.core.shapes import Box
 from znni.core.text import counted

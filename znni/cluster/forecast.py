@@ -25,7 +25,8 @@ from znni.cluster.cluster_file import (
 from znni.cluster.cluster_plan import BLOCKS_A_WORKER, steady_plan
 from znni.cluster.forecast_text import forecast_text
 from znni.cluster.schedule import Schedule
-from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.errors import InvalidInput
+from znni.core.memory_errors import DoesNotFit
 from znni.core.plan_options import ANYTHING, Choices
 from znni.core.processors import HOST
 from znni.core.run_options import RegionOptions, ValueOptions

@@ -19,8 +19,9 @@ from znni.cluster.machines import Machines
 from znni.cluster.output_claim import OutputClaim
 from znni.cluster.workers import Tally
 from znni.core.argument_types import checks_types
-from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.errors import InvalidInput
 from znni.core.logged import READING
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Bits, Recheck, check_names
 from znni.core.plan_options import check_keywords
 from znni.core.shapes import Box

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from znni.core.errors import OutOfDeviceMemory
+from znni.core.memory_errors import OutOfDeviceMemory
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.text import in_units
 from znni.engine.pipeline import ALONE, PreparedPlan, Turn, run_volume

@@ -20,7 +20,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, first_line
+from znni.core.errors import InvalidInput, RunFailed, first_line
+from znni.core.memory_errors import DoesNotFit
 from znni.core.shapes import Vec3
 from znni.core.text import in_units
 from znni.importing.folding import Folded

@@ -11,8 +11,9 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
+from znni.core.errors import InvalidInput, MissingLibrary, RunFailed
 from znni.core.logged import log_of_waits, telling_if_long
+from znni.core.memory_errors import DoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration

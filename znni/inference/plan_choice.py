@@ -8,8 +8,9 @@ from dataclasses import replace
 from time import perf_counter
 
 from planner.search import Search
-from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, option
+from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.logged import telling_if_long
+from znni.core.memory_errors import DoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory, may_use_gpu
 from znni.core.shapes import Vec3

@@ -28,9 +28,10 @@ from znni.calibration.overhead_figures import (
 )
 from znni.calibration.phase_notes import kind_of
 from znni.core.argument_types import checks_types
-from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.errors import InvalidInput
 from znni.core.loading import without_collections
 from znni.core.logged import telling_if_long
+from znni.core.memory_errors import DoesNotFit
 from znni.core.option_types import Accuracy, Border, Costs, OutputType
 from znni.core.plan_options import Choices, PlanOptions, check_keywords
 from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu

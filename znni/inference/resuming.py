@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import sha256
 
-from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValues, option
+from znni.core.errors import InvalidInput, Unreadable, UnusableValues, option
+from znni.core.memory_errors import DoesNotFit
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, NewOutput
 from znni.engine.tiles import seen_by

@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed, option
+from znni.core.errors import InvalidInput, RunFailed, option
+from znni.core.memory_errors import OutOfDeviceMemory
 from znni.core.packages import package_folders
 
 CHOICES = "pip install 'znni[gpu]' (CUDA 13) or pip install 'znni[gpu12]' (CUDA 12)"
