@@ -28,8 +28,8 @@ from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.detect import detect_host
 from znni.network.weights import Float32
+from znni.resampling.box_resampling import resample, resample_bytes
 from znni.resampling.labels import label_bytes, label_largest
-from znni.resampling.spline import resample, resample_bytes
 
 OURS, SCIPY, TORCH = "znni", "scipy", "torch"
 ORIGIN = Vec3(0, 0, 0)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.bare_steps import sample_steps
-from planner.least_memory import most_items
+from planner.memory_bounds import most_items
 from planner.step_options import StepOptions
 from znni.core.shapes import FLOAT_BYTES
 from znni.network.layers import (

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.bounds import LeastSeconds
 from planner.candidate import JobTime, MemoryBudget
-from planner.least_memory import most_for_arrays, slowed_poolings
+from planner.memory_bounds import most_for_arrays, slowed_poolings
 from planner.overhead import Load, Overhead
 from planner.partition import (
     HOST_USING_GPU,

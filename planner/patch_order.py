@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.job_places import box_read
-from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
+from planner.memory_bounds import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
 from planner.overhead import Overhead
 from planner.partition import CutPoint, Processor, device_of, sums_at_cuts
 from planner.patch_candidate import HOST_PROCESSORS

@@ -18,8 +18,8 @@ from random_networks import chain, networks
 from random_plans import CATALOGUE, DEVICES, any_plan, plan_of, random_volume, run_plan
 from random_plans import NO_OVERHEAD as FREE
 
-from planner.alternatives import alternatives
 from planner.cost_model import BUILT_IN
+from planner.other_primitives import other_primitives
 from planner.partition import cut_network
 from planner.patch_sizes import thin_patches
 from planner.search import GAIN_OF_SWEEPS, Search
@@ -263,7 +263,7 @@ def test_files_of_plans_say_that_they_sweep(axis: Axis) -> None:
     assert f"sweep along {axis}" in str(plan)
     assert ("sweep_axis" in plan.to_json()) == (axis != "z"), "older versions swept along z alone"
     check_runnable(again, CATALOGUE)
-    assert len(list(alternatives(again, CATALOGUE, BUILT_IN))) == len(again.steps)
+    assert len(list(other_primitives(again, CATALOGUE, BUILT_IN))) == len(again.steps)
     with pytest.raises(InvalidInput, match="takes"):
         check_runnable(replace(plan, network=plan.network.sweeping(None)), CATALOGUE)
 

@@ -21,7 +21,7 @@ from planner.bare_steps import bare_step
 from planner.choices import least_peak
 from planner.cost_model import BUILT_IN, CostModel, Factor, Factors
 from planner.device_search import DeviceSearch
-from planner.least_memory import least_bytes_of_arrays
+from planner.memory_bounds import least_bytes_of_arrays
 from planner.partition import CutPoint
 from planner.patch_candidate import PatchCandidate
 from planner.patch_order import _voxels

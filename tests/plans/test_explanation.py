@@ -8,8 +8,8 @@ from fake_stages import overhead
 from fakes import Fake, fake_catalogue, machine
 from random_networks import chain
 
-from planner.alternatives import alternatives
 from planner.cost_model import BUILT_IN
+from planner.other_primitives import other_primitives
 from planner.search import Search
 from znni.core.shapes import Vec3
 from znni.plans.plan_text import explanation
@@ -28,7 +28,7 @@ def test_alternatives_are_all_others_with_what_the_plan_would_take_with_them() -
     plan = Search(NETWORK, output, machine(ROOM), CATALOGUE, beside).fastest()[0]
     found = {
         step.operation.name: (step, runs, others)
-        for step, runs, others in alternatives(plan, CATALOGUE, BUILT_IN)
+        for step, runs, others in other_primitives(plan, CATALOGUE, BUILT_IN)
     }
     assert list(found) == ["l0", "l1", "l2"]
     for name in ("l0", "l2"):
@@ -52,7 +52,7 @@ def test_alternatives_are_all_others_with_what_the_plan_would_take_with_them() -
 
 def test_a_faster_primitive_that_fits_takes_longer_to_prepare() -> None:
     plan = Search(NETWORK, Vec3(12, 12, 12), machine(ROOM), CATALOGUE, overhead(1000)).fastest()[0]
-    step, runs, (faster, *_) = next(alternatives(plan, CATALOGUE, BUILT_IN))
+    step, runs, (faster, *_) = next(other_primitives(plan, CATALOGUE, BUILT_IN))
     memory = replace(step.cost.memory, resident=step.cost.memory.resident + 2048)
     faster = replace(
         faster, memory=1, step=replace(faster.step, cost=replace(faster.step.cost, memory=memory))

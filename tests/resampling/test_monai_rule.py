@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
+from znni.resampling.box_resampling import resample
 from znni.resampling.monai_rule import monai_resampling
-from znni.resampling.spline import resample
 
 torch = torch_or_skip()
 monai = pytest.importorskip("monai", reason="MONAI, whose rule is compared, is not installed")

@@ -14,8 +14,8 @@ from resampling_cases import boxes, resamplings
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.cuda import cupy
+from znni.resampling.box_resampling import resample
 from znni.resampling.gpu import DeviceResampling, source
-from znni.resampling.spline import resample
 
 MAPS = 5
 ACCURACY = 1e-6

@@ -25,7 +25,7 @@ from znni.engine.reading import read_input
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.tiles import ZERO, Job
 from znni.network.weights import Float32
-from znni.resampling.spline import bounds_of, resample
+from znni.resampling.box_resampling import bounds_of, resample
 
 
 def write_input(

@@ -12,7 +12,7 @@ from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.engine.stages.read import COPIES_READ
 from znni.engine.tiles import ZERO
-from znni.resampling.spline import resample_bytes
+from znni.resampling.box_resampling import resample_bytes
 from znni.volumes.array import ArrayVolume
 
 SLAB_BYTES = 2**29  # for a slab, if a plane takes no more; more makes nothing faster

@@ -1,4 +1,7 @@
-"""Options of the command line, made from the fields of groups of options."""
+"""Options of the command line, made from the fields of groups of options.
+
+The fields are in ``core/plan_options.py`` and ``core/run_options.py``.
+"""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Blended:
         """Return the values (f, z, y, x) of a piece of the output, resampled if they must be."""
         if self.onto is None:
             return self.values[:, *piece.slices]
-        from znni.resampling.spline import resample
+        from znni.resampling.box_resampling import resample
 
         start, resampling = self.onto.start, self.onto.resampling
         wanted = piece.shifted(self.onto.written.start)

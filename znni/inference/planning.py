@@ -175,10 +175,10 @@ def _extents(volume: object) -> Vec3:
 
 def explain(search: Search, plan: Plan) -> str:
     """Explain why each layer has its primitive, and why no layers are split between devices."""
-    from planner.alternatives import alternatives
+    from planner.other_primitives import other_primitives
     from planner.sensitivity import best_split
 
-    text = explanation(alternatives(plan, search.catalogue, search.model))
+    text = explanation(other_primitives(plan, search.catalogue, search.model))
     split = None if plan.is_split else best_split(search)
     return f"{text}\n\n{about_split(plan, split)}" if split else text
 

@@ -11,8 +11,8 @@ from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
+from znni.resampling.box_resampling import part_needed
 from znni.resampling.neighbours import neighbours
-from znni.resampling.spline import part_needed
 
 THREADS = 256
 MOST_BLOCKS = 2**16  # with more voxels, each thread takes several

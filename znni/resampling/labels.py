@@ -15,9 +15,9 @@ from znni.network.weights import Float32
 from znni.primitives.cpu.common.numba_kernel import flat_view
 from znni.primitives.cpu.common.workers import workers
 from znni.resampling import label_kernels
+from znni.resampling.box_resampling import part_needed
 from znni.resampling.linear_kernels import ROWS, group_floats
 from znni.resampling.neighbours import neighbours
-from znni.resampling.spline import part_needed
 
 
 def label_largest(

@@ -12,7 +12,7 @@ from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.arrays import peak_memory
 from znni.network.weights import Float32
-from znni.resampling.spline import bounds_of, resample, resample_bytes
+from znni.resampling.box_resampling import bounds_of, resample, resample_bytes
 
 ACCURACY = 1e-6
 SLACK = 2**20  # bytes that the interpreter may take

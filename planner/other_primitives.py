@@ -13,7 +13,7 @@ from znni.plans.segments import Alternative, Step
 from znni.plans.totals import PlanMemory
 
 
-def alternatives(
+def other_primitives(
     plan: Plan, catalogue: Catalogue, model: CostModel
 ) -> Iterator[tuple[Step, int, list[Alternative]]]:
     """Yield each step, its runs for a patch, and all other primitives for it, fastest first.
@@ -21,7 +21,7 @@ def alternatives(
     Args:
         plan: a plan made from the catalogue.
         catalogue: the primitives by name.
-        model: the model that predicts the times of the alternatives.
+        model: the model that predicts their times.
     """
     for part in plan.parts:
         memory, device = plan.limits[part.device]

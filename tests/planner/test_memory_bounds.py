@@ -15,7 +15,7 @@ from planner_cases import CHOICES, bound_of_patch
 from random_networks import chain
 
 import znni.inference.planning
-from planner.least_memory import most_for_arrays, slowed_poolings
+from planner.memory_bounds import most_for_arrays, slowed_poolings
 from planner.overhead import Overhead
 from planner.patch_order import quick_bounds
 from planner.search import Search
