@@ -26,7 +26,9 @@ from paths import SUPPORT
 
 from bench.same_output import difference
 from znni.core.errors import InvalidInput
+from znni.engine.volume_runner import VolumeRunner
 from znni.inference import api
+from znni.plans.job_seconds import JobSeconds
 from znni.plans.plan_file import save_plans
 from znni.volumes import block_checks
 from znni.volumes.checksums import checksum_of
@@ -71,6 +73,29 @@ def test_an_interrupted_run_computes_only_what_is_left(out: str, options: dict[s
     assert done[0] == report.finished_before > 0
     assert report.finished_before + report.voxels == open_volume(out).size.volume
     assert sorted(path.name for path in Path().glob("out.*")) == [out]
+
+
+def test_progress_begins_after_a_finished_block_is_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its rate counts from the first report, and the time that is left follows from the rate."""
+    interrupt("out.h5", 2)
+    order: list[str] = []
+    run = VolumeRunner.run
+
+    def noted(runner: VolumeRunner, *given: Any, **options: Any) -> JobSeconds:
+        order.append("run")
+        return run(runner, *given, **options)
+
+    monkeypatch.setattr(VolumeRunner, "run", noted)
+    api.infer(
+        "volume.h5",
+        "tiny.yaml",
+        "out.h5",
+        progress=lambda *_: order.append("progress"),
+        **OPTIONS,
+    )
+    assert order[:4] == ["run", "progress", "run", "progress"]
 
 
 @pytest.mark.parametrize("out", OUTPUTS)

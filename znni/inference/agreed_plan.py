@@ -175,17 +175,15 @@ def remaining_of(
     output: Output,
     job: Job,
     plan: Plan,
-    progress: Progress,
     share: list[Box] | None,
     afresh: str,
 ) -> Remaining:
-    """Return what is left to be computed of an output that is begun, and report it as progress.
+    """Return what is left to be computed of an output that is begun.
 
     Args:
         output: the output.
         job: which output is wanted.
         plan: the plan for what is left.
-        progress: is told of the finished blocks.
         share: the boxes that this process writes; None if it writes all.
         afresh: what starts the run afresh, for a message.
     """
@@ -199,7 +197,6 @@ def remaining_of(
             "the output" if share is None else "this part",
             f"; {afresh}" if share is None else "",
         )
-        progress(finished, remaining.total)
     return remaining
 
 

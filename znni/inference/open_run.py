@@ -66,8 +66,9 @@ def compute(
         progress: as for ``infer``.
         reading: called instead while the volume is read for its statistics; None: ``progress``.
         opened: called when input and output are open, and before anything is computed.
-        on_begin: called once, before the first block is computed. It takes the plan, the voxels
-            that are written already, and those wanted.
+        on_begin: called once, before the first block is computed, and after a finished one is
+            computed again. It takes the plan, the voxels that are written already, and those
+            wanted.
 
     Returns:
         A function that waits for the disk, completes the output and returns the report. It is to be
@@ -119,9 +120,7 @@ class OpenRun:
                 self._attributes |= grid_attributes(wanted.grid)
                 output.begin(self._attributes, self.plan.patch)
                 boxes = share and share(self.plan.patch)
-                self._remaining = remaining_of(
-                    output, job, self.plan, progress, boxes, request.afresh
-                )
+                self._remaining = remaining_of(output, job, self.plan, boxes, request.afresh)
 
     def compute(
         self, on_begin: Callable[[Plan, int, int], None] = tell_nobody
@@ -131,12 +130,11 @@ class OpenRun:
         asked, reader, remaining = self._asked, self._reader, self._remaining
         last_steps = list[tuple[Action, Action]]()
         with self._abandoning(), session.prepared.running() as turn, ExitStack() as ending:
-            left = remaining.voxels
+            left, done = remaining.voxels, remaining.total - remaining.voxels
             plan = session.instead_of(self.plan, asked)
             if plan is not self.plan:  # memory ran out under it after this run was opened
                 self._expected = session.expected(plan)
                 output.note_plan(plan.to_json())
-            on_begin(self._expected, remaining.total - left, remaining.total)
             state = RunState(
                 reader, output, asked.stored.dtype, remaining, self._progress, asked.labels
             )
@@ -148,6 +146,9 @@ class OpenRun:
             accuracy = asked.choices.accuracy
             before = Turn(own.compute, own.finish)
             spent = recheck(runner, state, output, asked.job, accuracy, smaller, before)
+            if done:  # the rate of the progress counts from here
+                self._progress(done, remaining.total)
+            on_begin(self._expected, done, remaining.total)
             try:
                 spent += runner.run(state, smaller, last=not session.keeps, turn=own)
             finally:
@@ -165,7 +166,7 @@ class OpenRun:
             note = accuracy_note(runner.plans[-1], accuracy)
             report = Report(
                 self._expected, tuple(runner.plans[1:]), left, spent, taken,
-                self._attributes | measured, note, remaining.total - left, reader.skipped, gpu_peak,
+                self._attributes | measured, note, done, reader.skipped, gpu_peak,
                 compiled_seconds() - compiled_before, why_no_blocks(asked, plan),
             )  # fmt: skip
             waits = [(session.begin_to_wait(wait), name) for wait, name in last_steps]
