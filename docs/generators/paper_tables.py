@@ -354,8 +354,10 @@ EVALUATIONS = (
     ),
     Evaluation(
         TROLL, "Figure 9", "part of a batch for the GPU", "1.2x with CPU and GPU",
-        "the search gives each device its share; here the host has 1 to 8 % of the speed, so it "
-        "gains no more than that", "paper strategies",
+        "the search gives each device its share; an H200's host has 1 to 8 % of the speed, so it "
+        "gains no more than that; with ZNNi's primitives on its machine, both are planned to be "
+        "[1.01x to 1.09x](../../machines/README.md#why-they-differ) as fast as the host",
+        "paper machine-plans",
     ),
 )  # fmt: skip
 
