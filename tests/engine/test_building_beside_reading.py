@@ -265,7 +265,7 @@ def test_the_first_block_is_read_before_the_turn_to_compute(patches: int) -> Non
     plan: Any = SumsPlan(Vec3(-(-case.job.output.z // patches), *case.job.output[1:]))
     turn = Turn(
         compute,
-        read=lambda: order.append("read"),
+        all_read=lambda: order.append("read"),
         finishing=lambda: order.append("finishing"),
         computed=lambda: order.append("computed"),
     )

@@ -78,7 +78,7 @@ def test_a_run_may_only_follow_before_the_end_if_one_process_computes(
     read: list[None] = []
     computed: list[None] = []
     workers, case = fleet(count), Case()
-    turn = Turn(read=lambda: read.append(None), computed=lambda: computed.append(None))
+    turn = Turn(all_read=lambda: read.append(None), computed=lambda: computed.append(None))
     case.run(workers, turn=turn)
     workers.end()()
     assert len(computed) == expected

@@ -88,17 +88,17 @@ def test_the_next_run_begins_its_blocks_while_this_one_finishes(kept: PreparedPl
     def next_run() -> None:
         with kept.running() as turn:
             ready(kept, "both", 500)
-            turn.compute()
+            turn.wait_to_compute()
             order.append("next begins")
             begun.set()
-            turn.finish()
+            turn.wait_to_finish()
             order.append("next finishes")
 
     other = threading.Thread(target=next_run, daemon=True)
     with kept.running() as turn:
-        turn.compute()
-        turn.finish()
-        turn.read()
+        turn.wait_to_compute()
+        turn.wait_to_finish()
+        turn.all_read()
         other.start()
         assert not begun.wait(0.1)
         order.append("finishing")
@@ -127,26 +127,26 @@ def test_runs_go_on_after_memory_ran_out_in_the_last_stage(
     def next_run() -> None:
         with kept.running() as turn:
             ready(kept, "large", 900)
-            turn.compute()
+            turn.wait_to_compute()
             begun.set()
             assert failed.wait(60)
             if next_fails:
                 smaller()
-            turn.compute()
-            turn.finish()
+            turn.wait_to_compute()
+            turn.wait_to_finish()
             order.append("next has finished")
 
     other = threading.Thread(target=next_run, daemon=True)
     with kept.running() as turn:
-        turn.compute()
-        turn.finish()
+        turn.wait_to_compute()
+        turn.wait_to_finish()
         turn.finishing()
         other.start()
         assert begun.wait(60)
         failed.set()
         smaller()
-        turn.compute()
-        turn.finish()
+        turn.wait_to_compute()
+        turn.wait_to_finish()
         order.append("this has finished")
         turn.computed()
     other.join(60)
@@ -162,8 +162,8 @@ def test_the_next_run_reads_and_computes_when_this_one_has(kept: PreparedPlans) 
         with kept.running() as turn:
             order.append("next reads")
             begun.set()
-            turn.compute()
-            turn.compute()
+            turn.wait_to_compute()
+            turn.wait_to_compute()
             order.append("next computes")
             computes.set()
             ready(kept, "next", 600)
@@ -171,12 +171,12 @@ def test_the_next_run_reads_and_computes_when_this_one_has(kept: PreparedPlans) 
 
     other = threading.Thread(target=next_run, daemon=True)
     with kept.running() as turn:
-        turn.compute()
+        turn.wait_to_compute()
         ready(kept, "runs", 500)
         other.start()
         assert not begun.wait(0.1)
         order.append("all are read")
-        turn.read()
+        turn.all_read()
         assert begun.wait(60)
         assert not computes.wait(0.1)
         order.append("all are computed")
@@ -197,7 +197,7 @@ def test_the_next_run_reads_and_computes_when_this_one_has(kept: PreparedPlans) 
 def test_a_run_that_fails_ends_its_turn(kept: PreparedPlans) -> None:
     def fail() -> None:
         with kept.running() as turn:
-            turn.compute()
+            turn.wait_to_compute()
             raise ZeroDivisionError
 
     for _ in range(2):
@@ -219,8 +219,8 @@ def test_a_run_goes_on_after_memory_ran_out_while_the_next_one_waits(kept: Prepa
     def first_run() -> None:
         with kept.running() as turn:
             ready(kept, "first", 800)
-            turn.compute()
-            turn.read()
+            turn.wait_to_compute()
+            turn.all_read()
             other.start()
             assert begun.wait(60)
             other.join(0.1)

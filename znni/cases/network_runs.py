@@ -162,8 +162,8 @@ class NetworkRuns:
         run = self._opened.pop(number, None)
         if run is None:
             with self._session.prepared.running() as turn:
-                turn.compute()
-                turn.finish()  # nothing else computes: this machine may be measured
+                turn.wait_to_compute()
+                turn.wait_to_finish()  # nothing else computes: this machine may be measured
                 run = self._open(number)
         if run.plan.seconds > MINUTE:
             name, about = run.plan.network.name, duration(run.plan.seconds)

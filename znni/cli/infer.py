@@ -177,7 +177,7 @@ def infer(
     network = in_windows(_loaded(net), windows)
     ahead = _weights_ahead(network, weights, random_weights, out) if alone else None
     from znni.cli.progress import show_progress, telling
-    from znni.inference.open_run import compute
+    from znni.inference.open_run import begin_run
     from znni.inference.request import Request, open_input
     from znni.inference.session import Session
     from znni.machine.process_age import process_age
@@ -233,7 +233,7 @@ def infer(
             report = _on_cluster(request, cluster, bits, recheck, progress)
         else:
             session = Session(waiting=waiting, weights=ahead)
-            report = compute(
+            report = begin_run(
                 request, session, waited=waited, progress=progress,
                 reading=partial(_show, progress), on_begin=telling(progress),
             )()  # fmt: skip

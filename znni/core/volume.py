@@ -181,7 +181,11 @@ class Volume(Protocol):
 
 
 class Sink(Protocol):
-    """A receiver of dense output, in boxes. An ``Output`` is one."""
+    """A receiver of dense output, in boxes. An ``Output`` is one.
+
+    ``PartialOutput`` and ``BlockSink`` write files, ``ArrayOutput`` fills an array, and
+    ``Comparison`` compares with a finished block.
+    """
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Receive the values (f', z, y, x) of a box."""

@@ -78,17 +78,17 @@ class Turn(NamedTuple):
     computes this run's last block. It begins a second block only when that is done.
 
     Attributes:
-        compute: waits until the run before has computed all its blocks, or until only its last
-            stage works.
-        finish: waits until the run before has computed all its blocks.
-        read: called once all blocks are read. The next run may read its first block.
+        wait_to_compute: waits until the run before has computed all its blocks, or until only its
+            last stage works.
+        wait_to_finish: waits until the run before has computed all its blocks.
+        all_read: called once all blocks are read. The next run may read its first block.
         finishing: called once the last of several stages has taken the last block.
         computed: called once all blocks are computed. The last ones may not be written yet.
     """
 
-    compute: Action = nothing_to_do
-    finish: Action = nothing_to_do
-    read: Action = nothing_to_do
+    wait_to_compute: Action = nothing_to_do
+    wait_to_finish: Action = nothing_to_do
+    all_read: Action = nothing_to_do
     finishing: Action = nothing_to_do
     computed: Action = nothing_to_do
 
@@ -269,7 +269,7 @@ def run_volume(
             taken = last_blocks.passing(process, "taken", nothing_to_do)
             noted = last_blocks.passing(process, "computed", partial(timeline.note, computed))
             further = [*_timed(clock, "host_layers", after_layers), noted]
-            return [*_in_turns(computing, turn.finish, taken, further), write]
+            return [*_in_turns(computing, turn.wait_to_finish, taken, further), write]
 
         if slot.one_at_a_time:
             return StageChain(
@@ -292,14 +292,14 @@ def run_volume(
         to_do = state.remaining.tiles(plan.patch, swept=plan.network.swept_along)
         yield from last_blocks.handed_out(to_do)
         if not any(slot.one_at_a_time for slots, _ in per_process for slot in slots):
-            turn.read()
+            turn.all_read()
 
     try:
         with (
             ChainThreads(handed_out(), chains, state.remaining.stop) as threads,
             prepared.in_use(stopwatch),
         ):
-            threads.meanwhile(turn.compute)
+            threads.meanwhile(turn.wait_to_compute)
             with stopwatch.during("building"):
                 threads.meanwhile(prepared.wait_until_ready)
             timeline.note(CAN_COMPUTE)
@@ -343,14 +343,15 @@ def _leaving(
 
 
 def _in_turns(
-    computing: Sequence[Work], finish: Action, taken: Work, further: Sequence[Work]
+    computing: Sequence[Work], wait_to_finish: Action, taken: Work, further: Sequence[Work]
 ) -> list[Work]:
     """Return the stages that compute blocks, for runs that follow each other.
 
     Args:
         computing: the stages of a prepared plan.
-        finish: waits until the run before is done. Its last block may lie in a buffer that this
-            run's second block takes. So the stage before the last keeps the first block until then.
+        wait_to_finish: waits until the run before is done. Its last block may lie in a buffer that
+            this run's second block takes. So the stage before the last keeps the first block until
+            then.
         taken: called when the last of several stages takes a block.
         further: what the last stage does after it has computed a block.
     """
@@ -359,7 +360,7 @@ def _in_turns(
         return [in_turn([final, *further])]
 
     def finished_before(item: Any) -> Any:
-        finish()
+        wait_to_finish()
         return item
 
     before[-1] = in_turn([before[-1], finished_before])

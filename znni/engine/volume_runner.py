@@ -64,7 +64,7 @@ class VolumeRunner:
         """
         remaining, stopwatch = state.remaining, Stopwatch()
 
-        def short_of() -> DeviceKind | None:
+        def run_until_short() -> DeviceKind | None:
             """Run to the end, or until the memory of a device runs out. Return that device."""
             try:
                 with stopwatch.during("building"):
@@ -74,7 +74,7 @@ class VolumeRunner:
                 return GPU if isinstance(error, OutOfDeviceMemory) else HOST
             return None
 
-        while remaining.voxels and (short := short_of()):
+        while remaining.voxels and (short := run_until_short()):
             self._prepared = None
             gc.collect()  # what the failed patch held, wherever tracebacks still refer to it
             failed = self.plans[-1]

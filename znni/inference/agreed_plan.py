@@ -64,7 +64,7 @@ def normalized_as_begun(
 
 
 def plan_of_rest(
-    resume_state: ResumeState, given: Plan | None, asked: OpenRequest, find: Find = given_or_found
+    resume_state: ResumeState, given: Plan | None, asked: OpenRequest, find: Find
 ) -> tuple[Plan, list[Plan]]:
     """Return the plan for what is left of an output.
 

@@ -12,7 +12,7 @@ from znni.core.plan_options import check_keywords
 from znni.engine.report import Report
 from znni.engine.run_state import Progress, no_progress
 from znni.inference.inferer import Inferer
-from znni.inference.open_run import compute
+from znni.inference.open_run import begin_run
 from znni.inference.planning import plan, search
 from znni.inference.request import RunArguments, request_for
 from znni.inference.session import Session
@@ -113,4 +113,4 @@ def infer(
     """
     check_keywords(infer, RunArguments, options)
     request = request_for(source, network, out, part, **options)
-    return compute(request, Session(), waited=waited, progress=progress)()
+    return begin_run(request, Session(), waited=waited, progress=progress)()

@@ -20,7 +20,7 @@ from znni.core.text import counted, duration
 from znni.core.volume import SAME_COMMAND
 from znni.engine.report import Report
 from znni.inference.model_choice import open_faster
-from znni.inference.open_run import compute
+from znni.inference.open_run import begin_run
 from znni.inference.planning import accuracy_of
 from znni.inference.request import OpenRequest, Request, RunArguments, request_for
 from znni.inference.resuming import identified
@@ -179,7 +179,7 @@ def compute_many(
             check_finished(asked, weights)
             account.finished_before(source)
             return
-        account.computed(source, compute(request, session, opened=account.settle))
+        account.computed(source, begin_run(request, session, opened=account.settle))
 
     try:
         for source, each in requests.items():

@@ -45,7 +45,7 @@ from znni.volumes.writer import Share
 log = logging.getLogger("znni")
 
 
-def compute(
+def begin_run(
     request: Request,
     session: Session,
     *,
@@ -81,7 +81,7 @@ def compute(
 class OpenRun:
     """A run whose input and output are open, and whose plan is found.
 
-    Arguments and errors are those of ``compute``. ``close`` gives up a run that is not computed.
+    Arguments and errors are those of ``begin_run``. ``close`` gives up a run that is not computed.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class OpenRun:
             marks = list[int]()
             own = _own_turn(turn, marks, partial(_check_plan, session, runner, asked))
             accuracy = asked.choices.accuracy
-            before = Turn(own.compute, own.finish)
+            before = Turn(own.wait_to_compute, own.wait_to_finish)
             spent = recheck(runner, state, output, asked.job, accuracy, smaller, before)
             if done:  # the rate of the progress counts from here
                 self._progress(done, remaining.total)
@@ -211,8 +211,8 @@ def _own_turn(turn: Turn, marks: list[int], check: Action) -> Turn:
         check: called when it is the run's turn to compute.
     """
 
-    def compute() -> None:
-        turn.compute()
+    def wait_to_compute() -> None:
+        turn.wait_to_compute()
         check()
         if not marks:  # a run that goes on with a smaller plan begins to compute again
             marks.append(0)
@@ -226,7 +226,7 @@ def _own_turn(turn: Turn, marks: list[int], check: Action) -> Turn:
         return act
 
     ends = {"finishing": marked(turn.finishing), "computed": marked(turn.computed)}
-    return turn._replace(compute=compute, **ends)
+    return turn._replace(wait_to_compute=wait_to_compute, **ends)
 
 
 def _check_plan(session: Session, runner: VolumeRunner, asked: OpenRequest) -> None:

@@ -157,9 +157,9 @@ class PreparedPlans:
                 begin(thread, "reading")
                 self._running[thread] = None
             yield Turn(
-                compute=partial(begin, thread, "computing"),
-                finish=partial(begin, thread, "finishing"),
-                read=partial(end, thread, "reading"),
+                wait_to_compute=partial(begin, thread, "computing"),
+                wait_to_finish=partial(begin, thread, "finishing"),
+                all_read=partial(end, thread, "reading"),
                 finishing=partial(end, thread, "reading", "computing"),
                 computed=computed,
             )

@@ -1,4 +1,7 @@
-"""Recombination of fragments into dense output, on a GPU."""
+"""Recombination of fragments into dense output, on a GPU.
+
+``plans/fragments.py`` gives the positions. The primitives of pooling make the fragments.
+"""
 
 from __future__ import annotations
 

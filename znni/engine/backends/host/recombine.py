@@ -1,4 +1,7 @@
-"""Write fragments to their positions in the dense output, on the host."""
+"""Write fragments to their positions in the dense output, on the host.
+
+``plans/fragments.py`` gives the positions. The primitives of pooling make the fragments.
+"""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class ChunkRow(NamedTuple):
     chunks: int
 
 
-class ChunkedDataset(ABC):
-    """A dataset in chunks, sliced by ``slice(start, stop)`` along each axis.
+class ChunkReader(ABC):
+    """A reader of a dataset in chunks, sliced by ``slice(start, stop)`` along each axis.
 
     ``PlainDataset`` reads chunks as they are, and ``CompressedDataset`` decodes them.
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
-from znni.volumes.formats.hdf5.chunk_reader import NOWHERE, ChunkedDataset
+from znni.volumes.formats.hdf5.chunk_reader import NOWHERE, ChunkReader
 
 # Copies of a chunk that decoding holds, here and in HDF5: each filter turns one into the next.
 COPIES = 2
@@ -35,7 +35,7 @@ def _filters(dataset: h5py.Dataset) -> list[int]:
     return [made.get_filter(index)[0] for index in range(made.get_nfilters())]
 
 
-class CompressedDataset(ChunkedDataset):
+class CompressedDataset(ChunkReader):
     """A dataset of compressed chunks.
 
     Args:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core import system
-from znni.volumes.formats.hdf5.chunk_reader import NOWHERE, ChunkedDataset, ChunkRow
+from znni.volumes.formats.hdf5.chunk_reader import NOWHERE, ChunkReader, ChunkRow
 from znni.volumes.mapped_array import MappedArray
 
 # Bytes of chunks that are read together. Many small reads wait for the interpreter's lock.
@@ -55,7 +55,7 @@ def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | MappedArray | None:
             return None
 
 
-class PlainDataset(ChunkedDataset):
+class PlainDataset(ChunkReader):
     """A dataset whose chunks hold nothing but its values."""
 
     def __init__(self, dataset: h5py.Dataset) -> None:
