@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import product
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby, product
 from statistics import geometric_mean
 from typing import NamedTuple
 
@@ -106,6 +106,32 @@ def host_ram(records: Records) -> str:
         [{key: lines[name][key] for key in ("network", *titles)} for name in sorted(lines)]
     )
     return f"{table}\n\n{caption(records, [*fixed, SHARED], 'Predicted')}"
+
+
+def borders(records: Records) -> str:
+    """Return the fastest strategy for each network, link and memory of a GPU, over the cores."""
+    used = sorted(name for name in records if name.startswith("paper-borders"))
+    rows = [row for name in used for row in records[name].rows]
+    lines: dict[tuple[str, float], dict[str, str]] = {}
+    for row in sorted(rows, key=lambda row: (row["network"], row["link_gb_per_s"])):
+        network, link, limit = row["network"], row["link_gb_per_s"], row["gpu_limit_gib"]
+        head = {"network": network, "link": f"{link:g} GB/s"}
+        lines.setdefault((network, link), head)[f"{limit:g} GiB"] = _over_cores(
+            it
+            for it in rows
+            if (it["network"], it["link_gb_per_s"], it["gpu_limit_gib"]) == (network, link, limit)
+        )
+    return f"{markdown(list(lines.values()))}\n\n{caption(records, used, 'Predicted')}"
+
+
+def _over_cores(rows: Iterable[Row]) -> str:
+    """Return the strategies of some rows, each with the least cores from which it is fastest."""
+    ordered = sorted(rows, key=lambda row: int(row["threads"]))
+    runs = [(name, next(same)) for name, same in groupby(ordered, lambda row: row["strategy"])]
+    return "; ".join(
+        f"{name} from {row['threads']} cores" if place else str(name)
+        for place, (name, row) in enumerate(runs)
+    )
 
 
 def sizes(records: Records) -> str:
@@ -364,6 +390,7 @@ EVALUATIONS = (
 PAPER_TABLES: dict[str, Callable[[Records], str]] = {
     "evaluations": evaluations,
     "regions": regions,
+    "borders": borders,
     "sizes": sizes,
     "host-ram": host_ram,
 }
