@@ -289,6 +289,22 @@ def test_documents_name_files_that_there_are() -> None:
             assert any(place.endswith(f"/{name}") for place in places), f"{document}: {name}"
 
 
+# Where the files are that the lists of ARCHITECTURE.md name.
+FOLDERS_OF_LISTS = "znni", ".", "znni/engine/backends/cuda"
+
+
+def test_the_lists_of_one_block_name_code_that_there_is() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text().split("## One block, file by file")[1]
+    rows = re.findall(r"^(?:\w+ {2,}| *)([\w.]+) {2,}([\w/*]+\.py)", text, flags=re.MULTILINE)
+    assert len(rows) > 60
+    for name, file in rows:
+        there = [path for folder in FOLDERS_OF_LISTS for path in (ROOT / folder).glob(file)]
+        code = "".join(path.read_text() for path in there)
+        for part in name.split("."):
+            known = re.search(rf"(?:def|class) {part}\b", code)
+            assert known or any(path.stem == part for path in there), f"{file}: {name}"
+
+
 def test_the_readme_has_the_commands_that_a_fresh_machine_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
