@@ -114,6 +114,45 @@ def test_wrong_labels_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "a whole case has a scan and a network" in refused("verify", "seg.nii.gz", *known[:2])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["nii.gz", "nrrd", "mha", "h5", "zarr"])
+def test_labels_say_in_which_windows_they_were_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = NET.replace("name: organs", "name: organs\nweights: w.npz")
+    Path("organs.yaml").write_text(text.replace("like: nnunet", "like: nnunet, mirror: zyx"))
+    weights_file(Path("w.npz"), load_network(Path("organs.yaml")))
+    write(Path("ct.nii.gz"), scan())
+    net, out = ("--net", "organs.yaml"), f"seg.{ending}"
+    windows = "--mirror", "x", "--overlap", "0.2"
+    run = "infer", "ct.nii.gz", *net, "--case", "--device", "cpu", *windows, "--out", out
+    if ending == "zarr":  # a case has scans as files
+        succeeds(*run[:-1], "seg.nrrd")
+        succeeds("export", "seg.nrrd", out)
+    else:
+        succeeds(*run)
+    line = "verify", out, "--case", "ct.nii.gz", *net, "--voxels", 40, "--seed", 3
+    assert "all labels agree" in succeeds(*line)
+    if ending == "nii.gz":
+        image = nibabel.load(out)
+        nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), image.affine), "plain.nii")
+        line = "verify", "plain.nii", *line[2:]
+        assert "differ" in refused(*line, code=5)
+        assert "all labels agree" in succeeds(*line, *windows)
+        assert "leave out --window, --overlap" in refused("verify", out, *windows)
+
+
+def test_labels_of_other_weights_are_refused(
+    tmp_path: Path,
+) -> None:
+    net, scan_file = network(), write(tmp_path / "scan.nii", scan())
+    case = Case((scan_file,), tmp_path / "labels.nii")
+    predict(case, net, random_weights(net, 7), Session(), OPTIONS)
+    with pytest.raises(InvalidInput, match="was computed with other weights than those of"):
+        verify_case(case, net, random_weights(net, 8))
+
+
 def test_labels_of_another_scan_are_refused(tmp_path: Path) -> None:
     net = network()
     case = Case((write(tmp_path / "scan.nii", scan()),), tmp_path / "none.nii")

@@ -7,7 +7,7 @@ and makes labels of them (``engine/after_blending.py``, ``label_largest`` in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,14 +113,18 @@ def without_components(
 
 
 def write_labels(
-    scan: Scan, labels: ScanLabels, out: Path, progress: Progress = no_progress
+    scan: Scan,
+    labels: ScanLabels,
+    out: Path,
+    attributes: Mapping[str, Any],
+    progress: Progress = no_progress,
 ) -> None:
-    """Write the labels of the whole scan, oriented as its files.
+    """Write the labels of the whole scan, oriented as its files, with their attributes.
 
     Raises:
         RunFailed: reading or writing failed.
     """
     whole = Pasted(labels.array, scan.volume.size, labels.box.start)
     turned = Turned(whole, scan.turn.inverse)
-    volume = StoredVolume(turned, str(labels.file), scan.stored)
+    volume = StoredVolume(turned, str(labels.file), scan.stored, attributes)
     copy_labels(volume, out, progress)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from znni.cases.preparation import rules_of, unit_of
+from znni.cases.preparation import rules_of, stored_values, unit_of
 from znni.components.rules import KeepLargest, Rule
 from znni.core.errors import InvalidInput
 from znni.core.mapped_file import FORGET
@@ -18,10 +19,13 @@ from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.shapes import FLOAT_BYTES
 from znni.core.text import counted, in_units
+from znni.core.version import __version__
+from znni.engine.labels import label_names, labels_for
 from znni.inference.plan_choice import machine_here
 from znni.network.case_rules import CaseRules
 from znni.network.layers import Conv
 from znni.network.network import Network
+from znni.network.network_as_text import network_text
 from znni.network.weights import Weights, weights_for
 from znni.network.weights_file import is_mapped
 
@@ -61,6 +65,30 @@ class NetworkSet:
     def numbers_of(self, number: int) -> Numbers | None:
         """Return the labels of a network in the set; None if they stay as they are."""
         return self.numbers[number] if self.numbers else None
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """The labels of the set by name."""
+        return {
+            name: dict(self.numbers_of(number) or ()).get(own, own)
+            for number, network in enumerate(self.networks)
+            for name, own in label_names(network)
+        }
+
+    def attributes(self, weights: Sequence[Weights]) -> dict[str, Any]:
+        """Return what a file of labels says about them.
+
+        Args:
+            weights: the parameters of each network.
+        """
+        noted = {"znni_version": __version__, "network": self.name}
+        if len(self.networks) > 1 or self.numbers:
+            return noted | {"labels": json.dumps(self.labels)}
+        network, stored = self.networks[0], stored_values(self.networks[0])
+        rule = labels_for(network, stored.labels, stored.threshold)
+        assert rule is not None
+        noted |= {"network_file": network_text(network), "weights_sha256": weights[0].sha256}
+        return noted | rule.attributes(network)
 
     @property
     def largest(self) -> list[Rule]:

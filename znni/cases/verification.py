@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
@@ -25,9 +25,11 @@ from znni.engine.labels import labels_for
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.tiles import windows_over
 from znni.inference.brute_force import WindowsAt, windows_at
+from znni.inference.provenance import check_weights
 from znni.inference.verify import tolerance, warn_of_time
 from znni.network.case_rules import ScaleRange
 from znni.network.network import Network
+from znni.network.network_file import network_from_text
 from znni.network.weights import Weights
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
@@ -90,6 +92,7 @@ def verify_case(
     networks: Network | NetworkSet,
     weights: Weights | Sequence[Weights],
     *,
+    change: Callable[[Network], Network] = lambda it: it,
     voxels: int = VERIFIED_VOXELS,
     seed: int | None = None,
     progress: Progress = no_progress,
@@ -97,19 +100,21 @@ def verify_case(
     """Compute some voxels of a case's labels again, and compare them.
 
     The whole scan and all labels are read into memory. Each voxel takes up to eight windows of the
-    network, in NumPy. Labels whose components were removed cannot be verified.
+    network, in NumPy. Windows lie and are mirrored as the labels note. Labels whose components
+    were removed cannot be verified.
 
     Args:
         case: the scan, and its labels.
         networks: the network, whose file describes whole cases, or a set of one.
         weights: its parameters.
+        change: changes the network, for labels that do not note the windows.
         voxels: the number of voxels.
         seed: the seed of the choice of voxels; None: a new one.
         progress: called with the windows that are computed, and all of them.
 
     Raises:
-        InvalidInput: scan, labels or network cannot be used, the labels have other voxels, or they
-            cannot be verified.
+        InvalidInput: scan, labels or network cannot be used, the labels have other voxels or are
+            of other weights, or they cannot be verified.
     """
     asked = alone(networks) if isinstance(networks, Network) else networks
     _check_simple(asked)
@@ -126,7 +131,9 @@ def verify_case(
         TemporaryDirectory(dir=case.out.parent, prefix=".znni-") as folder,
     ):
         scan = open_scan(case.files, rules, Path(folder), unit_of(network))
-        labels = _labels(case.out, scan, rule.features(network.out_features))
+        stored_labels = open_volume(case.out)
+        labels = _labels(stored_labels, scan, rule.features(network.out_features))
+        network = change(_as_computed(network, parameters, stored_labels))
         known = ScanInMemory(scan, network)
         prepared = preparation_for(scan, known.network, Path(folder))
     over = running(prepared)
@@ -186,16 +193,27 @@ def _check_simple(networks: NetworkSet) -> None:
         raise InvalidInput(problem)
 
 
-def _labels(path: Path, scan: Scan, maps: int) -> ArrayVolume:
+def _as_computed(network: Network, weights: Weights, labels: ArrayVolume) -> Network:
+    """Return a network in the windows that labels note. If they note weights, check these."""
+    if recorded := labels.attribute("weights_sha256"):
+        advice = "give the network file, or the folds of the results folder, that made the labels"
+        check_weights(labels.name, str(recorded), weights, advice)
+    text = labels.attribute("network_file")
+    if text is None:
+        return network
+    noted = network_from_text(str(text), f"{labels.name}, attribute network_file")
+    return replace(network, window=noted.window)
+
+
+def _labels(volume: ArrayVolume, scan: Scan, maps: int) -> ArrayVolume:
     """Return labels, oriented as the scan, in memory: to read a voxel may take a whole file."""
-    volume = open_volume(path)
-    turned = StoredVolume(Turned(Maps(volume), scan.turn), str(path))
+    turned = StoredVolume(Turned(Maps(volume), scan.turn), volume.name)
     if turned.size != scan.volume.size or volume.features != maps:
         raise InvalidInput(
-            f"{path} has {counted(volume.features, 'map')} of {volume.size}, and the scan has "
-            f"{scan.volume.size} voxels; give the labels of this scan"
+            f"{volume.name} has {counted(volume.features, 'map')} of {volume.size}, and the scan "
+            f"has {scan.volume.size} voxels; give the labels of this scan"
         )
-    return ArrayVolume(turned.read(Box(Vec3(0, 0, 0), turned.size)), str(path))
+    return ArrayVolume(turned.read(Box(Vec3(0, 0, 0), turned.size)), volume.name)
 
 
 def _voxels(labels: ArrayVolume, count: int, generator: np.random.Generator) -> list[Vec3]:

@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from znni.cli.options import WindowOptions, grouped, helped
 from znni.cli.words import echo
 from znni.core.option_types import VERIFIED_VOXELS
 
 OF_CASES = (".nii", ".nii.gz", ".nrrd", ".mha")  # formats in which scans and their labels lie
+OF_CASE, BY_LABELS = "For a whole case:", "Default: as the labels note, or the network's file."
 
 
+@grouped
 def verify(
     out: Annotated[str, typer.Argument(help="An output of znni infer.")],
     voxels: Annotated[
@@ -41,6 +44,12 @@ def verify(
     net: Annotated[
         Path | None, typer.Option(help="For a whole case: its network file or results folder.")
     ] = None,
+    windows: WindowOptions = helped(
+        window=f"{OF_CASE} the extents of its windows. {BY_LABELS}",
+        overlap=f"{OF_CASE} the share of a window that the next one covers again. {BY_LABELS}",
+        blend=f"{OF_CASE} how much the voxels of a window count. {BY_LABELS}",
+        mirror=f"{OF_CASE} the axes along which windows were mirrored too. {BY_LABELS}",
+    ),
 ) -> None:
     """Recompute random voxels of an output in float64, from its input and network alone.
 
@@ -60,8 +69,12 @@ def verify(
                 f"a whole case has a scan and a network; give {option('case', 'ct.nii.gz')} and "
                 f"{option('net', 'net.yaml')}"
             )
-        verify_labels(Path(out), case, net, weights, voxels, seed)
+        verify_labels(Path(out), case, net, weights, windows, voxels, seed)
         return
+    if windows != WindowOptions():
+        raise InvalidInput(
+            "an output notes its own windows; leave out --window, --overlap, --blend and --mirror"
+        )
     try:
         with show_progress() as progress:
             found = verify_output(
@@ -87,23 +100,36 @@ def verify(
 
 
 def verify_labels(
-    out: Path, files: list[Path], net: Path, weights: Path | None, voxels: int, seed: int | None
+    out: Path,
+    files: list[Path],
+    net: Path,
+    weights: Path | None,
+    windows: WindowOptions,
+    voxels: int,
+    seed: int | None,
 ) -> None:
     """Compute random voxels of a case's labels again."""
     from znni.cases.case_folder import Case
     from znni.cases.network_set import networks_at
     from znni.cases.verification import verify_case
     from znni.cli.progress import show_progress
+    from znni.cli.values import in_windows
     from znni.core.errors import OutputDiffers
 
     networks, case = networks_at(net), Case(tuple(files), out)
     with show_progress("windows") as progress:
         found = verify_case(
-            case, networks, networks.weights(weights), voxels=voxels, seed=seed, progress=progress
+            case,
+            networks,
+            networks.weights(weights),
+            change=lambda network: in_windows(network, windows),
+            voxels=voxels,
+            seed=seed,
+            progress=progress,
         )
     if not found.agrees:
         raise OutputDiffers(
-            f"{found}; labels of other windows, folds or mirroring differ, and so do labels from "
-            f"which components were removed; otherwise compute them again, after deleting them"
+            f"{found}; labels from which components were removed differ; otherwise compute them "
+            f"again, after deleting them"
         )
     echo(found)

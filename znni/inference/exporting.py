@@ -150,7 +150,7 @@ def copy_labels(
     target: str | Path,
     progress: Progress = no_progress,
 ) -> None:
-    """Write labels to a file, as they are. An existing file is replaced.
+    """Write labels to a file, as they are, with their attributes. An existing file is replaced.
 
     Args:
         volume: the labels.
@@ -171,7 +171,8 @@ def copy_labels(
     )
     values = ExportedValues(volume.dtype.name)
     copy = _Copy(volume, Box(ZERO, volume.size), values, wanted)
-    _write(target, volume.name, copy, grid_attributes(wanted.grid), LABELS_ROOM, progress)
+    attributes = volume.attributes() | grid_attributes(wanted.grid)
+    _write(target, volume.name, copy, attributes, LABELS_ROOM, progress)
 
 
 def _write(

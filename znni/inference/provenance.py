@@ -257,13 +257,24 @@ def weights_of(origin: Origin, output: StoredVolume, other: Weights | str | Path
             loaded = weights_for(network, other, None)
     except InvalidInput as error:
         raise InvalidInput(f"{error}; {elsewhere}") from None
-    if loaded.sha256 != recorded.weights_sha256:
-        raise InvalidInput(
-            f"{output.name} was computed with other weights than those of {loaded.source}: their "
-            f"SHA-256 is {recorded.weights_sha256[:12]}..., and these have "
-            f"{loaded.sha256[:12]}...; {elsewhere}"
-        )
+    check_weights(output.name, recorded.weights_sha256, loaded, elsewhere)
     return loaded
+
+
+def check_weights(name: str, recorded: str, loaded: Weights, advice: str) -> None:
+    """Check that weights are those that an output was computed with.
+
+    Args:
+        name: the output.
+        recorded: the hash that it notes.
+        loaded: the weights.
+        advice: what to do if they are not.
+    """
+    if loaded.sha256 != recorded:
+        raise InvalidInput(
+            f"{name} was computed with other weights than those of {loaded.source}: their "
+            f"SHA-256 is {recorded[:12]}..., and these have {loaded.sha256[:12]}...; {advice}"
+        )
 
 
 def _named(volume: object) -> str:
