@@ -13,14 +13,16 @@ from command_line import refused, succeeds
 
 from znni.cases.case import predict
 from znni.cases.case_folder import Case
-from znni.cases.verification import CaseVerification, verify_case
+from znni.cases.verification import CaseVerification, _labelled, verify_case
 from znni.core.errors import InvalidInput
 from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.session import Session
+from znni.inference.verify import wrong_share
 from znni.network.network import Network
 from znni.network.network_file import load_network, network_from_text
 from znni.network.weights import random_weights
+from znni.volumes.array import ArrayVolume
 
 OPTIONS = Options(limits=Choices(device="cpu", costs="built-in"))
 INPUTS = {
@@ -61,7 +63,8 @@ def test_right_labels_agree(tmp_path: Path, normalize: str) -> None:
     assert found.agrees
     assert (found.voxels, found.seed) == (24, 1)
     assert found.ties <= 1
-    assert "24 voxels in 6 places computed again in float64" in str(found)
+    assert "24 voxels computed again in float64, 12 of them chosen among those" in str(found)
+    assert "more than 22 % wrong ones of all voxels, or of those with labels, would" in str(found)
 
 
 @pytest.mark.slow_cases
@@ -100,13 +103,18 @@ def test_wrong_labels_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "--device", "cpu",
     )  # fmt: skip
     said = succeeds("verify", "seg.nii.gz", *known, "--voxels", 12, "--seed", 3)
-    assert "12 voxels in 3 places computed again" in said
+    assert "12 voxels computed again in float64, 6 of them chosen among" in said
     assert "all labels agree (seed 3)" in said
     image = nibabel.load("seg.nii.gz")
     wrong = 2 - np.asarray(image.dataobj)
     nibabel.save(nibabel.Nifti1Image(wrong, image.affine), "wrong.nii")
     said = refused("verify", "wrong.nii", *known, "--voxels", 12, "--seed", 3, code=5)
     assert "labels differ, as that at z=" in said
+    empty = nibabel.Nifti1Image(np.zeros_like(wrong), image.affine)
+    nibabel.save(empty, "empty.nii")
+    assert "12 voxels computed again in float64, 0 of" in refused(
+        "verify", "empty.nii", *known, "--voxels", 12, code=5
+    )
     nibabel.save(nibabel.Nifti1Image(wrong[1:], image.affine), "part.nii")
     assert "give the labels of this scan" in refused("verify", "part.nii", *known)
     line = "verify", "seg.nii.gz", *known
@@ -141,6 +149,21 @@ def test_labels_say_in_which_windows_they_were_computed(
         assert "differ" in refused(*line, code=5)
         assert "all labels agree" in succeeds(*line, *windows)
         assert "leave out --window, --overlap" in refused("verify", out, *windows)
+
+
+def test_wrong_labels_are_found_as_often_as_promised() -> None:
+    """Voxels are chosen one by one: among all, and among those with a label."""
+    values = np.zeros((20, 30, 40), np.uint8)
+    values[3, 4, 5:25] = 1
+    labels, generator = ArrayVolume(values, "labels"), np.random.default_rng(0)
+    chosen = _labelled(labels, 4000, generator)
+    assert all(values[at] for at in chosen)
+    counts = np.bincount([at.x - 5 for at in chosen], minlength=20)
+    assert 120 < counts.min() <= counts.max() < 280
+    assert _labelled(ArrayVolume(values * 0, "labels"), 5, generator) == []
+    share = float(wrong_share(8).split()[2]) / 100
+    missed = np.mean((generator.random((10**5, 8)) > share).all(axis=1))
+    assert missed == pytest.approx(0.05, abs=0.004)
 
 
 def test_labels_of_other_weights_are_refused(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,9 +23,9 @@ from znni.core.text import counted
 from znni.engine.labels import labels_for
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.tiles import windows_over
-from znni.inference.brute_force import WindowsAt, windows_at
+from znni.inference.brute_force import windowed_at
 from znni.inference.provenance import check_weights
-from znni.inference.verify import tolerance, warn_of_time
+from znni.inference.verify import WOULD_BE_FOUND, tolerance, warn_of_time, wrong_share
 from znni.network.case_rules import ScaleRange
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
@@ -34,9 +33,6 @@ from znni.network.weights import Weights
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
 from znni.volumes.stored import StoredVolume
-
-TOGETHER = 4  # voxels that lie side by side, mostly in the same windows, which take long
-TRIES = 200  # random voxels among which those with a label other than 0 are preferred
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,8 @@ class CaseVerification:
     Attributes:
         out: the labels.
         voxels: the number of voxels.
-        places: the number of places at which voxels lie side by side.
+        labelled: the number of those chosen among the voxels with a label other than 0. All others
+            were chosen among all voxels.
         outside: the number of them outside of the crop, where labels are 0.
         ties: the number of other labels whose maps are equal but for rounding.
         wrong: the number of wrong labels.
@@ -56,7 +53,7 @@ class CaseVerification:
 
     out: Path
     voxels: int
-    places: int
+    labelled: int
     outside: int
     ties: int
     wrong: int
@@ -71,15 +68,20 @@ class CaseVerification:
     def __str__(self) -> str:
         """Return the account in words."""
         about = (
-            f"{counted(self.voxels, 'voxel')} in {counted(self.places, 'place')} computed again in "
-            f"float64"
+            f"{counted(self.voxels, 'voxel')} computed again in float64, {self.labelled} of them "
+            f"chosen among those with labels"
         )
         if self.outside:
             about += f", {self.outside} of them outside of the crop"
         if self.ties:
             about += f"; at {self.ties}, another map is as large but for rounding"
         if self.at is None:
-            return f"{self.out}: {about}; all labels agree (seed {self.seed})"
+            fewest = min(self.labelled or self.voxels, self.voxels - self.labelled)
+            both = " of all voxels, or of those with labels," if self.labelled else ""
+            return (
+                f"{self.out}: {about}; all labels agree (seed {self.seed}); "
+                f"{wrong_share(fewest)} wrong ones{both} {WOULD_BE_FOUND}"
+            )
         z, y, x = self.at
         return (
             f"{self.out}: {about}; {counted(self.wrong, 'label')} differ{'s' * (self.wrong == 1)}, "
@@ -100,15 +102,15 @@ def verify_case(
     """Compute some voxels of a case's labels again, and compare them.
 
     The whole scan and all labels are read into memory. Each voxel takes up to eight windows of the
-    network, in NumPy. Windows lie and are mirrored as the labels note. Labels whose components
-    were removed cannot be verified.
+    network, in NumPy; voxels in the same windows share these. Windows lie and are mirrored as the
+    labels note. Labels whose components were removed cannot be verified.
 
     Args:
         case: the scan, and its labels.
         networks: the network, whose file describes whole cases, or a set of one.
         weights: its parameters.
         change: changes the network, for labels that do not note the windows.
-        voxels: the number of voxels.
+        voxels: the number of voxels. Half of them are chosen among those with labels other than 0.
         seed: the seed of the choice of voxels; None: a new one.
         progress: called with the windows that are computed, and all of them.
 
@@ -137,18 +139,14 @@ def verify_case(
         known = ScanInMemory(scan, network)
         prepared = preparation_for(scan, known.network, Path(folder))
     over = running(prepared)
-    window = windows_over(over, prepared.image.target)
-    over = replace(over, window=window)
-    chosen = _voxels(labels, voxels, generator)
+    over = replace(over, window=windows_over(over, prepared.image.target))
+    labelled = _labelled(labels, voxels // 2, generator)
+    anywhere = (generator.integers(labels.size) for _ in range(voxels - len(labelled)))
+    chosen = labelled + [Vec3(*map(int, at)) for at in anywhere]
     inside = [at - known.crop.start for at in chosen if Box(at, at + 1).within(known.crop)]
     warn_of_time(over, inside)
-    total, computed = windows_at(window, inside) * len(window.flips), count(1)
-
-    def tell() -> None:
-        progress(next(computed), total)
-
-    progress(0, total)
-    compute = WindowsAt(over, parameters, ResampledScan(known, prepared.image), tell)
+    seen = ResampledScan(known, prepared.image)
+    computed = iter(windowed_at(over, parameters, seen, inside, progress))
     outside = ties = 0
     wrong: list[Vec3] = []
     for at in chosen:
@@ -157,14 +155,14 @@ def verify_case(
             outside += 1
             wrong += [at] * bool(stored.any())
         else:
-            values, largest = compute(at - known.crop.start)
+            values, largest = next(computed)
             misfit = float(rule.misfit(stored, values[np.newaxis]).max())
             near = 2 * tolerance(over, "float32", largest)
             ties += 0 < misfit <= near
             wrong += [at] * (not misfit <= near)
     first = _as_stored(wrong[0], scan) if wrong else None
-    places = 1 + sum(at != before._replace(x=before.x + 1) for before, at in pairwise(chosen))
-    return CaseVerification(case.out, len(chosen), places, outside, ties, len(wrong), first, seed)
+    numbers = len(chosen), len(labelled), outside, ties, len(wrong)
+    return CaseVerification(case.out, *numbers, first, seed)
 
 
 def _check_simple(networks: NetworkSet) -> None:
@@ -216,17 +214,16 @@ def _labels(volume: ArrayVolume, scan: Scan, maps: int) -> ArrayVolume:
     return ArrayVolume(turned.read(Box(Vec3(0, 0, 0), turned.size)), volume.name)
 
 
-def _voxels(labels: ArrayVolume, count: int, generator: np.random.Generator) -> list[Vec3]:
-    """Return random voxels, some side by side, half of them with labels other than 0."""
-    voxels: list[Vec3] = []
-    while len(voxels) < count:
-        at = Vec3(*map(int, generator.integers(labels.size)))
-        for _ in range(TRIES if len(voxels) // TOGETHER % 2 == 0 else 0):
-            if labels.read(Box(at, at + 1)).any():
-                break
-            at = Vec3(*map(int, generator.integers(labels.size)))
-        together = min(TOGETHER, count - len(voxels), labels.size.x - at.x)
-        voxels += [at._replace(x=at.x + step) for step in range(together)]
+def _labelled(labels: ArrayVolume, count: int, generator: np.random.Generator) -> list[Vec3]:
+    """Return random voxels with a label other than 0; none if there is no label."""
+    planes = [Box(Vec3(z, 0, 0), labels.size._replace(z=z + 1)) for z in range(labels.size.z)]
+    last = np.cumsum([np.count_nonzero(labels.read(plane).any(axis=0)) for plane in planes])
+    voxels = []
+    for drawn in generator.integers(last[-1], size=count) if last[-1] else ():
+        z = int(np.searchsorted(last, drawn, side="right"))
+        in_plane = np.argwhere(labels.read(planes[z]).any(axis=(0, 1)))
+        y, x = in_plane[drawn - last[z]]  # counted from the end of the plane
+        voxels.append(Vec3(z, int(y), int(x)))
     return voxels
 
 

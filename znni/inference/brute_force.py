@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.option_types import BlendedActivation
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Action
-from znni.engine.stage_chain import nothing_to_do
+from znni.engine.run_state import Progress
 from znni.network.geometry import reads_of, whole_sizes
 from znni.network.layers import Conv, ConvTranspose, Layer, Model, Normalize, Pool, Weighted
 from znni.network.network import Network
@@ -78,28 +78,29 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
 
 
 def multiplications_at(network: Network, places: Sequence[Vec3]) -> int:
-    """Return the multiplications to compute voxels one after another.
+    """Return the multiplications to compute voxels.
 
     Args:
         network: a chain of layers, or a network for a volume: tiled, or with windows over it.
-        places: the voxels of the volume in their order, which counts for windows. Without windows,
+        places: the voxels of the volume. Voxels in the same windows share these. Without windows,
             all voxels take as long as one in the middle.
     """
     if network.window is None:
         return len(places) * _multiplications_at_voxel(network)
-    computed = windows_at(network.window, places)
+    computed = len(windows_at(network.window, places))
     return computed * _multiplications_of_window(network, network.window)
 
 
-def windows_at(window: Window, places: Sequence[Vec3]) -> int:
-    """Return the windows to compute for voxels one after another, without mirrored copies."""
-    computed, kept = 0, list[Vec3]()
-    for at in places:
-        for voxel in _blended_at(window, at):
-            starts = list(window.touching(Box(voxel, voxel + 1)))
-            computed += sum(start not in kept for start in starts)
-            kept = starts or kept
-    return computed
+def windows_at(window: Window, places: Sequence[Vec3]) -> dict[Vec3, list[Vec3]]:
+    """Return the windows that voxels of the output need, by where they begin.
+
+    Each has the voxels of the volume that are needed of it.
+    """
+    needed: dict[Vec3, list[Vec3]] = {}
+    for voxel in dict.fromkeys(voxel for at in places for voxel in _blended_at(window, at)):
+        for start in window.touching(Box(voxel, voxel + 1)):
+            needed.setdefault(start, []).append(voxel)
+    return needed
 
 
 def _blended_at(window: Window, at: Vec3) -> list[Vec3]:
@@ -209,70 +210,75 @@ def _needed(
     return boxes, reads
 
 
-class WindowsAt:
-    """Computes voxels of a network that is computed in windows.
-
-    The outputs of the windows that have the last voxel are kept.
+def windowed_at(
+    network: Network,
+    weights: Weights,
+    seen: Callable[[Box], NDArray[np.floating]],
+    places: Sequence[Vec3],
+    progress: Progress,
+) -> list[AtVoxel]:
+    """Compute voxels of a network that is computed in windows. Each window is computed once.
 
     Args:
         network: the network, with windows over a volume.
         weights: its parameters.
         seen: function that returns what windows see in a box of the volume (f, z, y, x).
-        computed: called after each window, and after each mirrored copy.
+        places: the voxels of the output.
+        progress: called with the windows that are computed, and all of them, each mirrored copy
+            counted.
     """
-
-    def __init__(
-        self,
-        network: Network,
-        weights: Weights,
-        seen: Callable[[Box], NDArray[np.floating]],
-        computed: Action = nothing_to_do,
-    ) -> None:
-        if network.window is None:
-            raise ValueError(f"network {network.name} has no windows")
-        self._network, self._weights, self._seen = network, weights, seen
-        self._computed_one = computed
-        self._window = network.window
-        self._importance = network.window.importance().astype(np.float64)
-        self._kept: dict[Vec3, list[Float64]] = {}
-
-    def __call__(self, at: Vec3) -> AtVoxel:
-        """Return the output at a voxel: the mean of all windows, or of such means."""
-        if self._window.resampled is None:
-            return self._mean(at)
-        total, largest = np.zeros(self._network.out_features), 0.0
-        for voxel, share in self._window.resampled.shares(at):
-            mean = self._mean(voxel)
-            total += share * mean.values
-            largest = max(largest, mean.largest_sum)
-        return AtVoxel(total, largest)
-
-    def _mean(self, at: Vec3) -> AtVoxel:
-        """Return the mean of all windows at a voxel of the volume."""
-        starts = list(self._window.touching(Box(at, at + 1)))
-        if not starts:  # the input is cropped to others
-            return AtVoxel(np.zeros(self._network.out_features), 0.0)
-        self._kept = {start: output for start, output in self._kept.items() if start in starts}
-        total = np.zeros(self._network.out_features)
-        counted = largest = 0.0
-        for start in starts:
-            for output in self._kept.setdefault(start, []) or self._computed(start):
-                counts = self._importance[at - start]
-                total += counts * output[:, *(at - start)]
-                counted += counts
-                largest = max(largest, float(np.abs(output).max()))
-        mean = (total / counted).reshape(1, -1, 1, 1, 1)
-        return AtVoxel(activation(mean, self._window.activation).ravel(), largest)
-
-    def _computed(self, start: Vec3) -> list[Float64]:
-        """Return the outputs of a window and of its mirrored copies."""
-        seen = self._seen(Box(start, start + self._window.size))
-        for axes in self._window.flips:
+    window = network.window
+    if window is None:
+        raise ValueError(f"network {network.name} has no windows")
+    importance, needed = window.importance().astype(np.float64), windows_at(window, places)
+    sums = {
+        voxel: _Sums(network.out_features) for at in places for voxel in _blended_at(window, at)
+    }
+    done, total = 0, len(needed) * len(window.flips)
+    progress(done, total)
+    for start, voxels in needed.items():
+        values = seen(Box(start, start + window.size))
+        for axes in window.flips:
             flipped = tuple(axis + 1 for axis in axes)
-            output = output_at_once(self._network, self._weights, np.flip(seen, flipped))
-            self._kept[start].append(np.flip(output, flipped))
-            self._computed_one()
-        return self._kept[start]
+            output = output_at_once(network, weights, np.flip(values, flipped))
+            output, largest = np.flip(output, flipped), float(np.abs(output).max())
+            for voxel in voxels:
+                at = voxel - start
+                sums[voxel].add(output[:, *at], importance[at], largest)
+            done += 1
+            progress(done, total)
+    means = {voxel: each.mean(window.activation) for voxel, each in sums.items()}
+    return [_resampled(window, at, means) for at in places]
+
+
+class _Sums:
+    """The sums of windows at a voxel of the volume, each times its weight there."""
+
+    def __init__(self, features: int) -> None:
+        self._total = np.zeros(features)
+        self._counted = self._largest = 0.0
+
+    def add(self, values: Float64, counts: float, largest: float) -> None:
+        """Add the values of a window, whose largest magnitude is given."""
+        self._total += counts * values
+        self._counted += counts
+        self._largest = max(self._largest, largest)
+
+    def mean(self, blended: BlendedActivation) -> AtVoxel:
+        """Return the mean; 0 if there is no window, because the input is cropped to others."""
+        if not self._counted:
+            return AtVoxel(self._total, 0.0)
+        mean = (self._total / self._counted).reshape(1, -1, 1, 1, 1)
+        return AtVoxel(activation(mean, blended).ravel(), self._largest)
+
+
+def _resampled(window: Window, at: Vec3, means: Mapping[Vec3, AtVoxel]) -> AtVoxel:
+    """Return the output at a voxel: the mean of all windows, or a sum of shares of such means."""
+    if window.resampled is None:
+        return means[at]
+    parts = [(means[voxel], share) for voxel, share in window.resampled.shares(at)]
+    total = np.sum([share * mean.values for mean, share in parts], axis=0)
+    return AtVoxel(total, max(mean.largest_sum for mean, _ in parts))
 
 
 def _within(box: Box, size: Vec3) -> Box:

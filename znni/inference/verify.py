@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,9 @@ from znni.core.option_types import ACCURACIES, VERIFIED_VOXELS, Accuracy
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration
 from znni.core.volume import Volume
+from znni.engine.run_state import Progress, no_progress
 from znni.engine.tiles import for_job, windows_over
-from znni.inference.brute_force import (
-    AtVoxel,
-    WindowsAt,
-    multiplications_at,
-)
+from znni.inference.brute_force import AtVoxel, multiplications_at, windowed_at
 from znni.inference.model_choice import shared_form
 from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weights_of
 from znni.inference.voxel_reference import has_output, seen_in, voxel_at, whole_job
@@ -38,11 +35,12 @@ from znni.volumes.locate import open_volume, read_ledger, split_dataset
 from znni.volumes.partial_file import check_finished
 from znni.volumes.stored import StoredVolume
 
-SAME_WINDOWS = 32  # voxels that lie in the same windows, which take long
 TRIES = 100  # boxes of the mask that are searched for a voxel to compute
 SEARCHED = 64
 IN_FLOAT64 = "in float64"
 SHARE_OF_RATE = 0.1  # of a core's float64 operations
+CERTAINTY = 0.95  # of finding a wrong voxel, by which the share of wrong voxels is told
+WOULD_BE_FOUND = f"would be found with {CERTAINTY:.0%} certainty".replace("%", " %")
 LONG_SECONDS = 60  # of computing voxels: more is worth a warning
 
 log = logging.getLogger("znni")
@@ -105,9 +103,12 @@ class Verification:
                 f", largest error {self.largest_error:.2g} at z={z}, y={y}, x={x} of the output, "
                 f"where {self.allowed:.2g} is allowed"
             )
+        missed = ""
+        if read := not self.wrong and self.voxels - self.unreadable:
+            missed = f"; {wrong_share(read)} wrong voxels {WOULD_BE_FOUND}"
         return (
             f"{self.out}: {verdict}; {again}{masked}{unread} (seed {self.seed}){largest}; "
-            f"{self.blocks}"
+            f"{self.blocks}{missed}"
         )
 
 
@@ -121,7 +122,7 @@ def verify(
     voxels: int = VERIFIED_VOXELS,
     blocks: int | None = None,
     seed: int | None = None,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    progress: Progress = no_progress,
 ) -> Verification:
     """Compute voxels of an output again, each by itself in float64, from input and network alone.
 
@@ -130,7 +131,7 @@ def verify(
 
     A voxel takes the multiplications of one field of view, on the host. This takes seconds for a
     field of view of 85^3 and 80 maps, and minutes for 163^3. If a network is computed in windows,
-    all windows that have the voxel are computed. So 32 voxels at a time lie in the same windows.
+    all windows that have a voxel are computed, each once.
 
     Args:
         out: an output of ``znni.infer``: a file, or the URL of a Zarr. Its attributes say how it
@@ -141,8 +142,8 @@ def verify(
         voxels: number of voxels to compute, each with all its maps.
         blocks: number of blocks to read; by default all.
         seed: seed for choosing voxels and blocks; by default another one each time.
-        progress: function called after each block, and then after each voxel. Its arguments are the
-            number done and the number wanted.
+        progress: function called after each block, and then after each voxel or window. Its
+            arguments are the number done and the number wanted.
 
     Raises:
         InvalidInput: the output lacks these attributes. Or input or weights are missing, or are not
@@ -183,24 +184,22 @@ def verify(
     generator = np.random.default_rng(seed)
     checked = check_blocks(output, ledger, output.name, blocks, generator, progress)
     chosen = _voxels(voxels, output.size, origin, masked, generator)
-    compute = _computing(volume, origin, parameters)
     places, stored = _readable(output, chosen)
     offset = Vec3(*origin.attributes.voxel_offset)
     warn_of_time(_over(volume, origin), [at + offset for at in places])
+    needed = np.array(
+        [stored[index].any() or has_output(masked, origin, at) for index, at in enumerate(places)],
+        bool,
+    )
+    again = [places[index] for index in np.flatnonzero(needed)]
+    found = _computed(volume, origin, parameters, again, progress)
     computed = np.zeros((len(places), origin.network.out_features))
-    unneeded_places: list[int] = []
-    largest_sum = 0.0
-    for index, at in enumerate(places):
-        if not stored[index].any() and not has_output(masked, origin, at):
-            unneeded_places.append(index)
-        else:
-            computed[index], seen = compute(at)
-            largest_sum = max(largest_sum, seen)
-        progress(index + 1, len(places))
+    computed[needed] = np.reshape([each.values for each in found], computed[needed].shape)
+    largest_sum = max((each.largest_sum for each in found), default=0.0)
     rounding = tolerance(origin.network, origin.attributes.accuracy, largest_sum)
     if origin.labels:
         errors = origin.labels.misfit(stored, computed)
-        errors[unneeded_places] = 0.0
+        errors[~needed] = 0.0
         allowed = np.full(errors.shape, 2 * rounding)
     else:
         errors, allowed = compared(stored, computed, origin.attributes.scale, rounding)
@@ -211,7 +210,7 @@ def verify(
         out=str(out),
         voxels=voxels,
         unreadable=voxels - len(places),
-        unneeded=len(unneeded_places),
+        unneeded=len(places) - len(found),
         seed=seed,
         wrong=int(differ.any(axis=1).sum()),
         largest_error=float(errors[worst]) if worst else 0.0,
@@ -222,6 +221,11 @@ def verify(
     )
 
 
+def wrong_share(voxels: int) -> str:
+    """Return the share of wrong voxels that random voxels find with certainty, in words."""
+    return f"more than {100 * (1 - (1 - CERTAINTY) ** (1 / voxels)):.2g} %"
+
+
 def seconds_for(network: Network, places: Sequence[Vec3], host: Device) -> float:
     """Return the seconds to expect for voxels; 0 if another library computes the network.
 
@@ -229,7 +233,7 @@ def seconds_for(network: Network, places: Sequence[Vec3], host: Device) -> float
 
     Args:
         network: a chain, or a network for a volume.
-        places: the voxels of the volume, in the order in which they are computed.
+        places: the voxels of the volume.
         host: the processors.
     """
     if network.models:
@@ -243,7 +247,7 @@ def warn_of_time(network: Network, places: Sequence[Vec3]) -> None:
 
     Args:
         network: a chain, or a network for a volume.
-        places: the voxels of the volume, in the order in which they are computed.
+        places: the voxels of the volume.
     """
     host = detect_host().host
     seconds = seconds_for(network, places, host)
@@ -324,26 +328,10 @@ def _voxels(
     masked: Volume | None,
     generator: np.random.Generator,
 ) -> list[Vec3]:
-    """Return random voxels of an output.
-
-    If it was computed in windows, as many as ``SAME_WINDOWS`` lie in the same ones. The
-    first of them is within the mask, if ``TRIES`` boxes of it have one.
-    """
-    if not origin.network.window:
-        return [Vec3(*map(int, generator.integers(size))) for _ in range(count)]
-    window = windows_over(origin.network, Vec3(*origin.attributes.source_extents))
+    """Return random voxels of an output: in windows, within the mask if some are found there."""
     offset = Vec3(*origin.attributes.voxel_offset)
-    voxels: list[Vec3] = []
-    while len(voxels) < count:
-        first = _voxel_in(masked, size, offset, generator)
-        same = window.same_windows(first + offset).shifted(Vec3(0, 0, 0) - offset)
-        box = Box(same.start.maximum(Vec3(0, 0, 0)), same.stop.minimum(size))
-        wanted = min(SAME_WINDOWS, count - len(voxels), box.size.volume)
-        drawn = generator.choice(box.size.volume, wanted, replace=False)
-        others = np.transpose(np.unravel_index(drawn, box.size)).tolist()
-        among = [first, *(box.start + Vec3(*other) for other in others)]
-        voxels += list(dict.fromkeys(among))[:wanted]
-    return voxels
+    among = masked if origin.network.window else None
+    return [_voxel_in(among, size, offset, generator) for _ in range(count)]
 
 
 def _voxel_in(
@@ -361,13 +349,19 @@ def _voxel_in(
     return at
 
 
-def _computing(volume: Volume, origin: Origin, weights: Weights) -> Callable[[Vec3], AtVoxel]:
-    """Return the function that computes a voxel of an output from its input."""
-    if not origin.network.window:
-        return partial(voxel_at, volume, origin, weights)
-    windows = WindowsAt(_over(volume, origin), weights, partial(seen_in, volume, origin))
-    offset = Vec3(*origin.attributes.voxel_offset)
-    return lambda at: windows(at + offset)
+def _computed(
+    volume: Volume, origin: Origin, weights: Weights, places: Sequence[Vec3], progress: Progress
+) -> list[AtVoxel]:
+    """Return voxels of an output, computed from its input."""
+    if origin.network.window:
+        offset = Vec3(*origin.attributes.voxel_offset)
+        seen, inputs = partial(seen_in, volume, origin), [at + offset for at in places]
+        return windowed_at(_over(volume, origin), weights, seen, inputs, progress)
+    computed = []
+    for done, at in enumerate(places, start=1):
+        computed.append(voxel_at(volume, origin, weights, at))
+        progress(done, len(places))
+    return computed
 
 
 def _over(volume: Volume, origin: Origin) -> Network:
