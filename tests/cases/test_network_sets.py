@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,10 @@ from znni.network.case_rules import PreviousStage
 from znni.network.network import Network
 from znni.network.network_file import load_network, network_from_text
 from znni.network.weights import random_weights
+from znni.volumes.locate import open_volume
 
 OPTIONS = Options(limits=Choices(device="cpu", threads=1, costs="built-in"))
+NUMBERS = {"rib": 300, "spine": 4, "organ": 1, "vessel": 2, "vein": 5, "artery": 6}
 SET = """\
 networks: [organs.yaml, vessels.yaml, bones.yaml]
 labels: {background: 0, rib: 300, spine: 4, organ: 1, vessel: 2, vein: 5, artery: 6}
@@ -97,6 +100,8 @@ def test_labels_are_those_of_the_networks_one_by_one(folder: Path) -> None:
         OPTIONS, lambda step, _done, _total: steps.append(step),
     )  # fmt: skip
     np.testing.assert_array_equal(labels_in(folder / "all.nii"), wanted)
+    noted = json.loads(open_volume(folder / "all.nii").attribute("labels"))
+    assert noted == {"background": 0} | NUMBERS
     assert len(report.reports) == 3
     changes = [step for step, before in zip(steps, ["", *steps], strict=False) if step != before]
     assert changes == [*["reading", "resampling"] * 2, "network", "writing"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from nnunet_folders import (
     results_plans,
     write_results,
 )
+
+from znni.volumes.locate import open_volume
 
 
 @pytest.fixture
@@ -78,6 +81,16 @@ def test_labels_of_several_results_folders_are_joined(folder: Path) -> None:
     expected = np.where(two > 0, two + 2, one)
     np.testing.assert_array_equal(labels(folder / "both" / "a.nii.gz"), expected)
     assert not (folder / "both" / "plans.json").exists()
+    numbers = {"background": 0, "cell": 1, "nucleus": 2, "bone": 3, "vessel": 4}
+    assert json.loads((folder / "both" / "dataset.json").read_text()) == {
+        "channel_names": {"0": "image"}, "labels": numbers, "file_ending": ".nii.gz",
+    }  # fmt: skip
+    noted = {
+        place: open_volume(folder / place / "a.nii.gz").attribute("labels")
+        for place in ("both", "one")
+    }
+    assert json.loads(noted["both"]) == numbers
+    assert json.loads(noted["one"]) == {"background": 0, "cell": 1, "nucleus": 2}
     assert (folder / "one" / "plans.json").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ from znni.core.text import counted
 
 if TYPE_CHECKING:
     from znni.cases.case_folder import Case
+    from znni.cases.networks import NetworkSet
+    from znni.importing.nnunet_folder import Results
     from znni.network.network import Network
 
 RESULTS = "nnUNet_results"  # the environment variable that names the folder of all results
@@ -148,7 +151,7 @@ def predict(
     from znni.cli.cases_progress import show_cases
     from znni.core.plan_options import Choices
     from znni.core.run_options import Options
-    from znni.importing.nnunet_folder import DATASET, PLANS, Results
+    from znni.importing.nnunet_folder import PLANS, Results
     from znni.importing.nnunet_postprocessing import read_postprocessing
     from znni.volumes.output_place import refused_at
 
@@ -192,10 +195,7 @@ def predict(
         ]
     with refused_at(out):
         out.mkdir(parents=True, exist_ok=True)
-        if len(results) == 1:  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read these
-            for name in (PLANS, DATASET):
-                with suppress(shutil.SameFileError):
-                    shutil.copyfile(results[0].place / name, out / name)
+        _describe_labels(out, results, networks)
     limits = Choices(device=DEVICES[device], ram=ram, gpus=gpus)
     with show_cases(cases) as shown, _noting_labels(cases):
         report = predict_cases(
@@ -210,6 +210,23 @@ def predict(
             cluster=cluster,
         )
     show_many(report, out)
+
+
+def _describe_labels(out: Path, results: Sequence[Results], networks: NetworkSet) -> None:
+    """Write the names of labels beside them, as nnU-Net does."""
+    from znni.importing.nnunet_folder import DATASET, PLANS
+
+    if len(results) == 1:  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read these
+        for name in (PLANS, DATASET):
+            with suppress(shutil.SameFileError):
+                shutil.copyfile(results[0].place / name, out / name)
+        return
+    dataset = {
+        "channel_names": dict(enumerate(networks.rules.channels)),
+        "labels": networks.labels,
+        "file_ending": networks.rules.file_ending,
+    }
+    (out / DATASET).write_text(json.dumps(dataset, indent=4))
 
 
 @contextmanager
