@@ -16,8 +16,8 @@ from scipy import ndimage
 
 from znni.calibration.overhead_figures import PROCESS_BYTES
 from znni.cases import input_slabs
-from znni.cases.case import BEFORE, predict
-from znni.cases.case_folder import Case
+from znni.cases.case import predict
+from znni.cases.case_folder import BEFORE, Case
 from znni.cases.forecast import forecast
 from znni.cases.previous_stage import PreviousNetwork
 from znni.core.errors import InvalidInput

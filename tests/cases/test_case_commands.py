@@ -48,7 +48,7 @@ def test_a_dry_run_promises_the_memory_of_a_case(folder: Path) -> None:
     _, table = said.split("step ")
     assert [line.split()[0] for line in table.splitlines()[1:-1]] == [*STEPS]
     assert not list(folder.glob("seg*"))
-    assert "at least" in refused(*line, "--ram", "100MiB", "--dry-run", code=3)
+    assert "MiB or more" in refused(*line, "--ram", "100MiB", "--dry-run", code=3)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -12,15 +13,21 @@ from hypothesis import strategies as st
 
 from znni.cases.case_folder import Case
 from znni.cases.folder import predict_cases
+from znni.cases.forecast import forecast
 from znni.cases.memory import room_of_files
 from znni.cases.networks import alone, joined
 from znni.cases.on_cluster import cluster_for
+from znni.cases.previous_stage import PreviousNetwork
 from znni.components.rules import KeepLargest
-from znni.core.memory_errors import StepDoesNotFit
+from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.run_options import Options
+from znni.core.shapes import Vec3
+from znni.network.geometry import with_window
 from znni.network.network import Network
 from znni.network.network_file import load_network, network_from_text
+from znni.network.weights import random_weights
+from znni.network.window import Window
 
 MIB = 2**20
 PLANE = 8000  # voxels of an edge: other steps need more than the workers of a cluster
@@ -33,15 +40,19 @@ def limits(ram: int) -> Choices:
 
 def named_by(error: BaseException) -> int:
     """Return the MiB of memory that an error names."""
-    assert isinstance(error, StepDoesNotFit)
+    assert isinstance(error, DoesNotFit | StepDoesNotFit)
     named = ceil(error.needed / MIB)
     assert f"--ram {named}MiB" in str(error)
     return named
 
 
-def network(number: int, normalize: str, features: int) -> Network:
-    text = NET.replace("organ:", f"organ-{number}:").replace("vessel:", f"vessel-{number}:")
-    text = text.replace(SCALING, normalize).replace("features: 4", f"features: {features}")
+def network(number: int, normalize: str, features: int, crop: str = "nonzero") -> Network:
+    text = NET.replace("crop: nonzero", f"crop: {crop}").replace("organ:", f"organ-{number}:")
+    text = (
+        text.replace("vessel:", f"vessel-{number}:")
+        .replace(SCALING, normalize)
+        .replace("features: 4", f"features: {features}")
+    )
     return network_from_text(text, "net.yaml")
 
 
@@ -78,6 +89,66 @@ def test_all_steps_of_a_set(
         room_of_files(case, networks, limits(ram), rules, here=False)
     assert error.value.allowed == ram * MIB
     room_of_files(case, networks, limits(named_by(error.value)), rules, here=False)
+
+
+@pytest.mark.slow
+@settings(max_examples=8, deadline=None)
+@given(
+    windows=st.lists(st.sampled_from([8, 64, 112, 160]), min_size=1, max_size=3),
+    features=st.sampled_from([4, 300]),
+    is_cascade=st.booleans(),
+    crop=st.sampled_from(["nonzero", "none"]),
+    ram=st.integers(300, 700),
+)
+def test_networks_and_steps_and_stages(
+    tmp_path_factory: pytest.TempPathFactory,
+    windows: list[int],
+    features: int,
+    crop: str,
+    ram: int,
+    *,
+    is_cascade: bool,
+) -> None:
+    """The plans of networks and earlier stages, and all steps, fit in what a run or a plan names.
+
+    The second attempt has exactly the memory that the first one's error names.
+    """
+    file = write(tmp_path_factory.mktemp("case") / "scan.nii", scan())
+    case = Case((file,), file.with_name("labels.nii"))
+    networks = [in_windows(number, edge, features, crop) for number, edge in enumerate(windows)]
+    asked = joined("set", networks)
+    if is_cascade:
+        first, asked = networks[0], alone(second_stage(networks[-1]))
+        case = replace(case, previous=PreviousNetwork(first, random_weights(first, 0)))
+
+    def plan(ram: int) -> None:
+        forecast(case, asked, Options(limits=limits(ram)))
+
+    def run(ram: int) -> None:
+        room_of_files(case, asked, limits(ram))
+
+    for work in (plan, run):
+        try:
+            work(ram)
+        except (DoesNotFit, StepDoesNotFit) as error:
+            work(named_by(error))
+
+
+def in_windows(number: int, edge: int, features: int, crop: str) -> Network:
+    """Return a network with windows of a cube."""
+    net = network(number, SCALING, features, crop)
+    return with_window(net, Window(Vec3(edge, edge, edge), like="nnunet"))
+
+
+def second_stage(net: Network) -> Network:
+    """Return a network that takes the labels of another one, too."""
+    text = NET.replace("in_features: 1", "in_features: 3").replace(
+        SCALING, f"{SCALING[:-1]}, {{mean: 0, std: 1}}, {{mean: 0, std: 1}}]"
+    )
+    stage = "{channels: [CT], previous_stage: {name: low, labels: [1, 2]}}"
+    second = network_from_text(text.replace("{channels: [CT]}", stage), "second.yaml")
+    assert net.window
+    return with_window(second, net.window)
 
 
 @pytest.mark.slow

@@ -27,11 +27,14 @@ from znni.core.errors import InvalidInput
 from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.run_options import Options
+from znni.core.shapes import Vec3
 from znni.inference.session import Session
 from znni.network.case_rules import PreviousStage
+from znni.network.geometry import with_window
 from znni.network.network import Network
 from znni.network.network_file import load_network, network_from_text
 from znni.network.weights import random_weights
+from znni.network.window import Window
 from znni.volumes.locate import open_volume
 
 OPTIONS = Options(limits=Choices(device="cpu", threads=1, costs="built-in"))
@@ -189,10 +192,18 @@ def test_memory_is_that_of_the_largest_network_and_all_weights(folder: Path) -> 
     with pytest.raises(StepDoesNotFit) as error:
         forecast(case, networks, little)
     assert error.value.allowed == 600 * 2**20
+    large = networks_of_large_windows(folder)
     less = replace(OPTIONS, limits=replace(limited, ram="400MiB"))
     with pytest.raises(DoesNotFit) as short:
-        forecast(case, networks, less)
+        forecast(case, large, less)
     assert any("the weights of the other networks take" in note for note in short.value.__notes__)
+
+
+def networks_of_large_windows(folder: Path) -> NetworkSet:
+    """Return the set, with windows that take more memory than any other step."""
+    networks = networks_at(folder / "all.yaml")
+    wide = tuple(with_window(it, Window(Vec3(160, 160, 160))) for it in networks.networks)
+    return replace(networks, networks=wide)
 
 
 def named(**labels: int) -> Network:

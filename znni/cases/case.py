@@ -50,7 +50,6 @@ from znni.network.network import Network
 from znni.network.weights import Weights
 
 WITHOUT = "without-components.npy"
-BEFORE = "labels-before.npy"  # of the previous stage, over the scan
 
 
 def predict(
@@ -128,7 +127,7 @@ class CaseRun:
         check_output(case, networks)
         rules, unit = networks.rules, unit_of(networks.networks[0])
         seen = look_at_scan(case.files, rules, unit)
-        limits, _ = beside_weights(options.limits, networks, case.earlier)
+        limits, self._others = beside_weights(options.limits, networks, case.earlier)
         self._steps = Steps(self._progress)
         self._runs = NetworkRuns(
             case, networks, self._weights, self._session, replace(options, limits=limits),
@@ -166,7 +165,8 @@ class CaseRun:
             if not self._runs.inputs:
                 self._make_inputs()
             for number in range(len(self._networks.networks)):
-                with meanwhile(partial(self._runs.open_ahead, number + 1)):
+                ahead = partial(self._runs.open_ahead, number + 1)
+                with meanwhile(ahead), noting_weights(self._others):
                     self._runs.run(number, self._room.process, self._room.allowed)
             self._holding = holding.pop_all()
 
@@ -284,12 +284,12 @@ class CaseRun:
         files = decompressed(case.inputs, case.folder)
         if isinstance(found, Path):
             return files[-1]
-        made = case.folder / BEFORE
-        if not made.exists():
-            earlier, options = Case(tuple(files), made, found.previous), self._given_options
+        earlier, options = case.before(found), self._given_options
+        if not earlier.out.exists():
+            earlier = replace(earlier, files=tuple(files))
             kept = sum(map(bytes_kept, self._networks.networks))
             limits = leaving(options.limits, kept)
             given = self._session, replace(options, limits=limits), self._progress
             with noting_weights(kept):
                 predict(earlier, found.network, found.weights, *given, cluster=self._cluster)
-        return made
+        return earlier.out

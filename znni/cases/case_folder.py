@@ -28,6 +28,7 @@ from znni.network.weights import Weights
 from znni.volumes.locate import files_of, split_dataset, writer_at
 from znni.volumes.partial_file import hold
 
+BEFORE = "labels-before.npy"  # of the previous stage, over the scan
 IDENTITY = "case"  # the file that says which scan and network a folder is of
 
 
@@ -72,6 +73,10 @@ class Case:
     def earlier(self) -> tuple[Network, ...]:
         """The networks of these stages."""
         return tuple(stage.network for stage in self.stages)
+
+    def before(self, stage: PreviousNetwork) -> Case:
+        """Return the case of the previous stage, whose labels go into this case's folder."""
+        return Case(self.files, self.folder / BEFORE, stage.previous)
 
     @property
     def folder(self) -> Path:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from znni.cases.case import BEFORE
 from znni.cases.case_folder import Case, check_output
-from znni.cases.memory import CaseMemory, room_for, search_for
+from znni.cases.memory import CaseMemory, checked_room, search_for
 from znni.cases.networks import (
     NetworkSet,
     alone,
@@ -129,9 +128,14 @@ def forecast(
     runs: tuple[Forecast, ...] = ()
     if machines:
         runs = tuple(_run_on(machines, each, probabilities=saved) for each in prepared)
-    with counting(machines.idle_here if machines else 0), noting_weights(others):
-        plans = () if cluster else tuple(as_here(fastest(search)[0]) for search in searches)
-        room = room_for(case, scan, prepared, searches, [*asked.largest, *removing])
+    rules = [*asked.largest, *removing]
+    with counting(machines.idle_here if machines else 0):
+        room = checked_room(
+            case, asked, options.limits, scan, prepared, searches, rules,
+            here=not cluster, whole=True,
+        )  # fmt: skip
+        with noting_weights(others):
+            plans = () if cluster else tuple(as_here(fastest(search)[0]) for search in searches)
     taken = {name: room.process + each for name, each in room.steps._asdict().items() if each}
     taken["network"] = max((plan.memory.total for plan in plans), default=room.process)
     memory = {name: each + others for name, each in taken.items()}
@@ -145,12 +149,11 @@ def forecast(
         seconds["labels"] = values * SUMMED
         seconds["writing"] += values * DEFLATED
     if isinstance(stage := case.previous, PreviousNetwork):
-        before = Case(case.files, case.folder / BEFORE, stage.previous)
         kept = sum(map(bytes_kept, asked.networks))
         ram = leaving((without_devices(given) if machines else given).limits, kept).ram
         rest = replace(given, limits=replace(given.limits, ram=ram))
         with noting_weights(kept):
-            found = forecast(before, stage.network, rest, cluster=cluster)
+            found = forecast(case.before(stage), stage.network, rest, cluster=cluster)
         memory[PREVIOUS] = kept + max(found.memory.values())
         seconds[PREVIOUS] = sum(found.seconds.values())
     return CaseForecast(

@@ -5,7 +5,8 @@ All steps but the network work slab by slab: on whole planes, as many as the mem
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
@@ -14,7 +15,14 @@ from planner.limits import does_not_fit
 from planner.search import Search
 from znni.cases.case_folder import Case
 from znni.cases.input_file import preparing_bytes
-from znni.cases.networks import NetworkSet, beside_weights, noting_weights
+from znni.cases.networks import (
+    NetworkSet,
+    alone,
+    beside_weights,
+    bytes_kept,
+    leaving,
+    noting_weights,
+)
 from znni.cases.preparation import (
     Preparation,
     preparation_of_all,
@@ -24,19 +32,20 @@ from znni.cases.preparation import (
     stored_values,
     unit_of,
 )
-from znni.cases.previous_stage import bytes_of_label, labels_before_bytes
+from znni.cases.previous_stage import PreviousNetwork, bytes_of_label, labels_before_bytes
 from znni.cases.probabilities import labels_of_maps_bytes
 from znni.cases.scan import Scan, look_at_scan
 from znni.cases.slabs import components_slab, mask_slab
 from znni.components.rules import Rule
-from znni.core.memory_errors import StepDoesNotFit
+from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
+from znni.core.processors import has_own_memory
 from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.engine.statistics import statistics_bytes
 from znni.inference.exporting import LABELS_ROOM
 from znni.inference.plan_cache import smallest_cached_or_found
-from znni.inference.planning import search
+from znni.inference.planning import fastest, search
 from znni.network.network import Network
 
 # The least that is left of a scan that is cropped.
@@ -61,6 +70,9 @@ class CaseMemory:
     threads: int
     steps: StepBytes
 
+
+# The errors of a network's plan, and of another step.
+TooLittle: TypeAlias = DoesNotFit | StepDoesNotFit
 
 # The memory for cases, by the forms of their scans.
 KnownMemory: TypeAlias = dict[Hashable, CaseMemory]
@@ -97,6 +109,7 @@ def room_of_files(
     known: KnownMemory | None = None,
     *,
     here: bool = True,
+    whole: bool = False,
 ) -> CaseMemory:
     """Return the memory for a case, from the headers of its files.
 
@@ -108,6 +121,7 @@ def room_of_files(
         known: the memory for earlier cases of the same networks, limits and rules. It is taken for
             a scan of the same form, and receives that of others.
         here: whether this machine computes the networks, so that their plans have to fit.
+        whole: whether plans have to fit even if the scan is not cropped.
 
     Raises:
         InvalidInput: the scan, a network or an option cannot be used.
@@ -116,29 +130,99 @@ def room_of_files(
     """
     known = {} if known is None else known
     scan = look_at_scan(case.files, networks.rules, unit_of(networks.networks[0]))
-    limits, others = beside_weights(limits, networks, case.earlier)
+    left, _ = beside_weights(limits, networks, case.earlier)
     saved = case.probabilities is not None
     prepared = [preparation_of_all(scan, network) for network in networks.networks]
     volume = scan.volume
     before = bytes_of_label(case.previous) if networks.rules.previous_stage else 0
     form = *prepared, volume.features, volume.itemsize, volume.pieces, before, saved
-    if form in known:
-        return known[form]
-    with noting_weights(others):
-        searches = [search_for(each, limits, probabilities=saved) for each in prepared]
-        for each, found in zip(prepared, searches, strict=True) if here else ():
-            least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
-            crops = each.network.scaling.crops
-            check_fits(search_for(least, limits, probabilities=saved) if crops else found)
+    if form not in known:
+        searches = [search_for(each, left, probabilities=saved) for each in prepared]
         rules = [*networks.largest, *removing]
-        known[form] = room_for(case, scan, prepared, searches, rules)
+        known[form] = checked_room(
+            case, networks, limits, scan, prepared, searches, rules, here=here, whole=whole
+        )
     return known[form]
 
 
-def check_fits(found: Search) -> None:
-    """Check that a plan of a case's network stays within the memory."""
+def checked_room(
+    case: Case,
+    networks: NetworkSet,
+    limits: Choices,
+    scan: Scan,
+    prepared: Sequence[Preparation],
+    searches: Sequence[Search],
+    removing: Sequence[Rule],
+    *,
+    here: bool,
+    whole: bool,
+) -> CaseMemory:
+    """Return the memory for a case. All networks, steps and earlier stages are checked.
+
+    If one does not fit, the error is that of the one that needs the most. So the memory that it
+    names suffices for all of them.
+
+    Args:
+        case: the case.
+        networks: the networks.
+        limits: the memory that is allowed for all of them.
+        scan: the scan.
+        prepared: its preparation for each network, as if it were not cropped.
+        searches: the search for the plan of each network.
+        removing: all rules by which components are removed.
+        here: whether this machine computes the networks, so that their plans have to fit.
+        whole: whether plans have to fit even if the scan is not cropped.
+    """
+    left, others = beside_weights(limits, networks, case.earlier)
+    saved, unfit = case.probabilities is not None, list[TooLittle]()
+    with _gathering(unfit), noting_weights(others):
+        room = room_for(case, scan, prepared, searches, removing)
+    for each, found in zip(prepared, searches, strict=True) if here else ():
+        least = found
+        if not whole and each.network.scaling.crops:
+            smallest = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
+            least = search_for(smallest, left, probabilities=saved)
+        with _gathering(unfit), noting_weights(others):
+            check_fits(least)
+    if isinstance(stage := case.previous, PreviousNetwork):
+        kept = sum(map(bytes_kept, networks.networks))
+        rest, before = leaving(limits, kept), case.before(stage)
+        with _gathering(unfit), noting_weights(kept):
+            room_of_files(before, alone(stage.network), rest, here=here, whole=whole)
+    if not unfit:
+        return room
+    of_whole = list[TooLittle]()
+    for found in searches if here else ():
+        with _gathering(of_whole), noting_weights(others):
+            check_fits(found, explain=whole)
+    raise max([*of_whole, *unfit], key=_on_gpu_and_needed)
+
+
+@contextmanager
+def _gathering(errors: list[TooLittle]) -> Iterator[None]:
+    """Gather the errors of too little memory in a ``with`` block."""
+    try:
+        yield
+    except (DoesNotFit, StepDoesNotFit) as error:
+        errors.append(error)
+
+
+def _on_gpu_and_needed(error: TooLittle) -> tuple[bool, int]:
+    """Return whether an error is about a GPU, and the bytes that it names."""
+    return isinstance(error, DoesNotFit) and has_own_memory(error.device), error.needed
+
+
+def check_fits(found: Search, *, explain: bool = False) -> None:
+    """Check that a plan of a case's network stays within the memory.
+
+    Args:
+        found: the search for the plan.
+        explain: whether the error says how much memory makes half of the best speed.
+    """
     smallest = smallest_cached_or_found(found)
     if any(taken.total > on.memory for taken, on in smallest.limits.values()):
+        if explain:
+            fastest(found)  # raises the error
         raise does_not_fit(smallest, found.overhead)
 
 

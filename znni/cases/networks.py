@@ -225,14 +225,18 @@ def noting_weights(others: int) -> Iterator[None]:
             yield
     except DoesNotFit as error:
         if others:
-            error.add_note(f"the weights of the other networks take {in_units(others)} more")
+            error.add_note(f"the weights of the other networks take {in_units(others)} of it")
         raise
 
 
 @contextmanager
 def counting(beside: int) -> Iterator[None]:
-    """Count other work in errors of steps that do not fit, so that they name enough memory."""
+    """Count other work in errors of too little memory, so that they name enough."""
     try:
         yield
-    except StepDoesNotFit as error:
-        raise error.beside(beside) from error
+    except (DoesNotFit, StepDoesNotFit) as error:
+        if not beside:
+            raise
+        counted = error.beside(beside)
+        counted.__notes__ = getattr(error, "__notes__", [])
+        raise counted from error

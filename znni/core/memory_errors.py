@@ -38,6 +38,7 @@ class DoesNotFit(ZnniError):
         process: int = 0, gpu_libraries: int = 0,
     ) -> None:  # fmt: skip
         self.needed = needed
+        self.remedy = remedy
         self.sensible = sensible
         self.without_gpu = without_gpu
         self.process = process
@@ -64,6 +65,17 @@ class DoesNotFit(ZnniError):
             f"{in_units(needed)} on the {device}, at layer {layer}{beside}, and "
             f"{in_units(allowed)} are allowed; give {remedy} {more}, or use a smaller network"
         )
+
+    def beside(self, nbytes: int) -> DoesNotFit:
+        """Return the error for a process that is allowed some bytes more, and takes them too."""
+        if has_own_memory(self.device) or self.remedy:
+            return self
+        return DoesNotFit(
+            needed=self.needed + nbytes, allowed=self.allowed + nbytes, device=self.device,
+            layer=self.layer, patch=self.patch, sensible=self.sensible and self.sensible + nbytes,
+            without_gpu=self.without_gpu and self.without_gpu + nbytes, process=self.process,
+            gpu_libraries=self.gpu_libraries,
+        )  # fmt: skip
 
 
 class StepDoesNotFit(ZnniError):
