@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,14 @@ def test_version_1(groups: Path) -> None:
     assert control_groups.processors() is None
     write(groups, {"cpu/box/cpu.cfs_quota_us": 50000})
     assert control_groups.processors() == 0.5
+
+
+def test_a_process_has_the_cores_of_its_set(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert groups.is_dir()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {1, 4, 5}, raising=False)
+    assert detect_host().host.threads == 3
+    assert detect_host(threads=2).host.threads == 2
+    assert detect_host(threads=8).host.threads == 8
 
 
 def test_a_container_is_all_there_is(groups: Path) -> None:
