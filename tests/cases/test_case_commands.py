@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_infer_computes_the_labels_of_a_scan(folder: Path) -> None:
     line = "infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--device", "cpu"
-    assert succeeds(*line, "--out", "seg.nii.gz").startswith("seg.nii.gz: ")
+    said = succeeds(*line, "--out", "seg.nii.gz")
+    assert said.startswith("seg.nii.gz: ")
+    assert re.search(r"; network predicted [0-9.]+ s \([0-9.]+ s to [0-9.]+ m?s\)\n", said)
     labels = nibabel.load(folder / "seg.nii.gz")
     assert labels.shape == scan().T.shape
     assert len(np.unique(np.asarray(labels.dataobj))) == 3
@@ -46,7 +49,9 @@ def test_a_dry_run_promises_the_memory_of_a_case(folder: Path) -> None:
     said = succeeds(*line, "--out", "seg.nii.gz", "--dry-run")
     assert "the scan has 15x22x20 voxels, and the network's input at most 19x18x13" in said
     _, table = said.split("step ")
-    assert [line.split()[0] for line in table.splitlines()[1:-1]] == [*STEPS]
+    rows = table.splitlines()[1:-1]
+    assert [row.split()[0] for row in rows] == [*STEPS]
+    assert all(re.search(r" s \([0-9.]+ s to [0-9.]+ s\)$", row) for row in rows)
     assert not list(folder.glob("seg*"))
     assert "MiB or more" in refused(*line, "--ram", "100MiB", "--dry-run", code=3)
 
@@ -154,7 +159,10 @@ def test_the_calls_of_python_do_the_same() -> None:
     scan_of = ["ct.nii.gz"]
     assert not znni.is_whole_case("organs.yaml")  # it may also be run over a volume
     found = znni.plan_case(scan_of, "organs.yaml", "by-call.nii.gz", device="cpu")
-    assert set(found.memory) == set(STEPS) - {"all"}
+    assert set(found.memory) == set(found.between) == set(STEPS) - {"all"}
+    (plan,) = found.plans
+    assert plan.band is not None
+    assert found.between["network"] == plan.band.limits(plan.seconds)
     told: list[str] = []
     report = znni.infer_case(
         scan_of, "organs.yaml", "by-call.nii.gz", device="cpu",

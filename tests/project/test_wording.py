@@ -126,7 +126,7 @@ def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -
     assert {
         ("measured", "predicted", "waiting"),
         ("voxels/s", "15", "16"),
-        ("time", "8.0", "s", "7.5", "s"),
+        ("time", "8.0", "s", "7.5", "s", "(5.2", "s", "to", "18.8", "s)"),
         ("building", "6.0", "s", "2.0", "s"),
         ("running", "2.0", "s", "5.5", "s"),
         ("reading", "0.3", "s", "0.2", "s", "1.7", "s"),

@@ -32,10 +32,11 @@ from znni.components.rules import Rule
 from znni.core.resampling import Resampling
 from znni.core.run_options import Options
 from znni.core.shapes import Vec3
-from znni.core.text import aligned, duration, in_units
+from znni.core.text import aligned, in_units
 from znni.inference.planning import as_here, fastest
 from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
+from znni.plans.band import NOT_CALIBRATED, Limits, sum_of_limits, with_limits
 from znni.plans.plan import Plan
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class CaseForecast:
         allowed: the bytes that the process may take.
         memory: the peak bytes of the process in each step.
         seconds: the seconds of each step.
+        between: the seconds between which each step ends nine times of ten.
         on_cluster: the run of each network, if a cluster computes them.
     """
 
@@ -75,21 +77,24 @@ class CaseForecast:
     allowed: int
     memory: dict[str, int]
     seconds: dict[str, float]
+    between: dict[str, Limits]
     on_cluster: tuple[Forecast, ...] = ()
 
     def __str__(self) -> str:
         """Return a table of the steps, without the plans."""
         steps = [
-            (name, in_units(taken), duration(self.seconds[name]))
+            (name, in_units(taken), with_limits(self.seconds[name], self.between[name]))
             for name, taken in self.memory.items()
         ]
         most, all_seconds = max(self.memory.values()), sum(self.seconds.values())
-        steps.append(("all", in_units(most), duration(all_seconds)))
+        all_between = sum_of_limits(self.between.values())
+        steps.append(("all", in_units(most), with_limits(all_seconds, all_between)))
         return "\n".join(
             [
                 f"the scan has {self.scan} voxels, and the network's input at most {self.input}",
                 *aligned([("step", "memory", "time"), *steps], left=1),
-                f"memory is at most this, and time about this; {in_units(self.allowed)} allowed",
+                f"memory is at most this, and nine times of ten, time is between the numbers in "
+                f"brackets; {in_units(self.allowed)} allowed",
             ]
         )
 
@@ -142,12 +147,17 @@ def forecast(
     order = (PREVIOUS, "reading", "resampling", "network", "labels", "components", "writing")
     distinct = [prepared[group[0]] for group in asked.groups]
     seconds = _seconds(scan, distinct, room)
-    computing = [plan.seconds for plan in plans] + [run.seconds for run in runs]
-    seconds["network"] = sum(computing)
+    slowdown = max((plan.slowdown for plan in plans), default=1.0)
+    rough = NOT_CALIBRATED._replace(slowdown=slowdown)
+    computing = [(plan.seconds, plan.band or rough) for plan in plans]
+    computing += [(run.seconds, rough) for run in runs]
+    seconds["network"] = sum(each for each, _ in computing)
     if saved:
         values = scan.volume.size.volume * asked.networks[0].out_features
         seconds["labels"] = values * SUMMED
         seconds["writing"] += values * DEFLATED
+    between = {name: rough.limits(each) for name, each in seconds.items()}
+    between["network"] = sum_of_limits(band.limits(each) for each, band in computing)
     if isinstance(stage := case.previous, PreviousNetwork):
         kept = sum(map(bytes_kept, asked.networks))
         ram = leaving((without_devices(given) if machines else given).limits, kept).ram
@@ -156,6 +166,7 @@ def forecast(
             found = forecast(case.before(stage), stage.network, rest, cluster=cluster)
         memory[PREVIOUS] = kept + max(found.memory.values())
         seconds[PREVIOUS] = sum(found.seconds.values())
+        between[PREVIOUS] = sum_of_limits(found.between.values())
     return CaseForecast(
         scan.volume.size,
         max((each.image.target for each in prepared), key=lambda size: size.volume),
@@ -163,6 +174,7 @@ def forecast(
         room.allowed + others * (limits.ram is not None),
         {name: memory[name] for name in order if name in memory},
         {name: seconds[name] for name in order if name in memory},
+        {name: between[name] for name in order if name in memory},
         runs,
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from znni.core import html
 from znni.core.text import aligned, counted, duration, in_units
 from znni.engine.block_reader import Skipped
-from znni.plans.band import MEASURED_HERE, Band
+from znni.plans.band import MEASURED_HERE, Band, with_limits
 from znni.plans.job_seconds import JobSeconds, in_words
 from znni.plans.plan import Plan
 
@@ -138,11 +138,13 @@ class Report:
     def _rows(self) -> list[tuple[str, ...]]:
         expected, exit_seconds = self._predicted(), self._expected().around.exit
         promised = self.plan.memory.total
-        times = (self.time, expected)
+        times, predicted = (self.time, expected), duration(expected.total)
+        if band := self.plan.band:
+            predicted = with_limits(expected.total, band.limits(expected.total))
         return [
             ("", "measured", "predicted", "waiting"),
             ("voxels/s", *map(self._rate, times), ""),
-            ("time", *(duration(time.total) for time in times), ""),
+            ("time", duration(self.time.total), predicted, ""),
             *self._phases(expected),
             *[("exit", "", duration(exit_seconds), "")] * bool(self.time.around.start),
             ("at a time", "", "", ""),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from znni.core.text import duration
 from znni.plans.segments import Step
@@ -33,9 +33,29 @@ class Band(NamedTuple):
 
     def around(self, seconds: float, known: float = 0.0) -> str:
         """Return the band around predicted seconds in words, with known seconds beside them."""
-        least, most = known + self.least * seconds, known + self.longest * seconds
+        least, most = (duration(known + end) for end in self.limits(seconds))
         beside = " beside the programs that run now" * (self.slowdown >= NOTABLE_SLOWDOWN)
-        return f"between {duration(least)} and {duration(most)} nine times of ten{beside}"
+        return f"between {least} and {most} nine times of ten{beside}"
+
+    def limits(self, seconds: float) -> tuple[float, float]:
+        """Return the ends of the band around predicted seconds."""
+        return self.least * seconds, self.longest * seconds
+
+
+# The seconds between which some work ends.
+Limits: TypeAlias = tuple[float, float]
+
+
+def sum_of_limits(limits: Iterable[Limits]) -> Limits:
+    """Return the sums of the least seconds, and of the most."""
+    least, most = zip(*limits, strict=True)
+    return sum(least), sum(most)
+
+
+def with_limits(seconds: float, limits: Limits) -> str:
+    """Return predicted seconds and the ends of their band, for tables."""
+    least, most = map(duration, limits)
+    return f"{duration(seconds)} ({least} to {most})"
 
 
 # Less slowdown is not worth a word.
