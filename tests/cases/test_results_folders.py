@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from case_scans import nibabel, scan, write
-from command_line import refused, succeeds, znni
+from command_line import changed, refused, succeeds, znni
 from nnunet_folders import (
     planar_module,
     planar_plans,
@@ -60,7 +60,7 @@ def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
     both = labels(folder / "out" / "a.nii.gz")
     assert both.shape == scan().T.shape
     succeeds(*LINE, *quick, "-f", "0", "1", "--continue_prediction")  # imports and computes nothing
-    one = znni(*LINE, *quick, "-f", "1", "-o", "one", "-num_parts", "2", "-part_id", "1")
+    one = znni(*changed(LINE, "-o", "one"), *quick, "-f", "1", "-num_parts", "2", "-part_id", "1")
     assert one.code == 0, one.err
     assert len(list(folder.glob("cache/znni/imports/nnunet-*"))) == 2
     assert [path.name for path in (folder / "one").glob("*.nii.gz")] == ["b.nii.gz"]
@@ -126,11 +126,11 @@ def test_a_cascade_runs_its_earlier_stage_itself(folder: Path) -> None:
     plans = results_plans((0, 1, 2), ["CTNormalization"], previous_stage="3d_lowres")
     write_results(earlier, plans, [results_module(2, maps=3), results_module(3, maps=3)])
     quick = "-device", "cpu", "--disable_tta"
-    low = znni(*LINE[:-1], "3d_lowres", *quick, "-o", "low")
+    low = znni(*changed(LINE[:-1], "-o", "low"), "3d_lowres", *quick)
     assert low.code == 0, low.err
     both = znni(*LINE, *quick, "--save_probabilities")
     assert both.code == 0, both.err
-    given = znni(*LINE, *quick, "-prev_stage_predictions", "low", "-o", "second")
+    given = znni(*changed(LINE, "-o", "second"), *quick, "-prev_stage_predictions", "low")
     assert given.code == 0, given.err
     one = "infer", "scans/a_0000.nii.gz", "--net", earlier, "--device", "cpu", "--mirror", "none"
     succeeds(*one, "--out", "seg.nii.gz")

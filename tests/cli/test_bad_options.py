@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import pytest
-from command_line import INFER, succeeds, voxels
+import typer
+from command_line import INFER, changed, succeeds, voxels
 from command_line import refused_without_trace as refused
+from typer.testing import CliRunner
 
 import znni
+from znni.cli.panels import PanelCommand
+from znni.core.errors import InvalidInput
+
+Out = Annotated[str, typer.Option("-o", "--out")]
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
@@ -44,11 +51,38 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
         (("--random-weights", "-1"), "-1 is not a seed"),
         (("--random-weights", "1", "--weights", "tiny.npz"), "both"),
         (("--plan", "none.json"), "none.json: cannot be read: No such file or directory; check"),
-        (("--net", "none.yaml"), "none.yaml: no such network file"),
     ],
 )
 def test_options(options: tuple[str, ...], said: str) -> None:
     assert said in refused(*INFER, *options)
+
+
+def test_a_network_that_is_not_there() -> None:
+    said = refused(*changed(INFER, "--net", "none.yaml"))
+    assert said.startswith("none.yaml: no such network file")
+
+
+@pytest.mark.parametrize("second", [("--net", "b.yaml"), ("--net=b.yaml",)])
+def test_an_option_with_two_values_is_refused(second: tuple[str, ...]) -> None:
+    said = refused(*INFER, *second, "--net", "c.yaml")
+    assert said == "--net is given twice: tiny.yaml and b.yaml; give it once"
+
+
+def test_options_given_again_with_their_value_and_flags_given_twice_are_harmless() -> None:
+    succeeds(*INFER, "--overwrite", *INFER[2:4], "--overwrite")
+
+
+def test_two_values_under_two_names_of_an_option_are_refused() -> None:
+    app = typer.Typer()
+
+    @app.command(cls=PanelCommand)
+    def both(more: Annotated[list[str], typer.Option("-m", "--more")], out: Out) -> None:
+        typer.echo([*more, out])
+
+    ran = CliRunner().invoke(app, ["-m", "1", "--more", "2", "-oa"])
+    assert ran.output == "['1', '2', 'a']\n"
+    with pytest.raises(InvalidInput, match="-o/--out is given twice: a and b; give it once"):
+        app(["-m", "1", "-oa", "--out", "b"], standalone_mode=False)
 
 
 def test_commands_that_lack_something() -> None:

@@ -198,7 +198,7 @@ def test_another_plan_may_be_given(caplog: pytest.LogCaptureFixture) -> None:
     interrupt("out.h5")
     plan = api.plan("tiny.yaml", LONG_VOLUME, ram="513MiB", threads=1, input_itemsize=1)
     save_plans(Path("plan.json"), [plan])
-    said = resumed(caplog, "out.h5", "--plan", "plan.json", "--ram", "513MiB")
+    said = resumed(caplog, "out.h5", "--plan", "plan.json", ram="513MiB")
     assert "goes on with another plan than it has" in said
     assert difference_of_values(expected, Path("out.h5")) < 1e-6
 

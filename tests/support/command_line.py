@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -100,6 +101,12 @@ def refused_without_trace(*arguments: object, code: int = 2) -> str:
     message = refused(*arguments, code=code)
     assert _whole_files() == before
     return message
+
+
+def changed(arguments: Sequence[object], option: str, value: object) -> tuple[object, ...]:
+    """Return arguments with another value of an option, which they have."""
+    at = [*arguments].index(option) + 1
+    return *arguments[:at], value, *arguments[at + 1 :]
 
 
 def _whole_files() -> dict[Path, bytes]:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import znni
+from command_line import changed, znni
 
 from znni.inference import api
 
 OPTIONS: dict[str, Any] = {"ram": "512.4MiB", "threads": 1}
-RUN = ("infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.4MiB", "--threads", "1")
+RAM = "512.4MiB"
+RUN = ("infer", "volume.h5", "--net", "tiny.yaml", "--ram", RAM, "--threads", "1")
 OUTPUTS = ("out.h5", "out.zarr")
 
 
@@ -41,10 +42,10 @@ def interrupt(name: str, after: int = 3, source: str = "volume.h5", **options: A
     return Path(f"{name}.partial")
 
 
-def resumed(caplog: pytest.LogCaptureFixture, name: str, *options: str) -> str:
+def resumed(caplog: pytest.LogCaptureFixture, name: str, *options: str, ram: str = RAM) -> str:
     """Return the log of a command that must resume an output and finish it."""
     caplog.clear()
-    outcome = znni(*RUN, "--out", name, *options)
+    outcome = znni(*changed(RUN, "--ram", ram), "--out", name, *options)
     assert outcome.code == 0, outcome.err
     assert "going on where an earlier run stopped, with " in caplog.text
     assert "were finished before" in outcome.out
