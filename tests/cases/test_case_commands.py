@@ -154,6 +154,25 @@ def test_a_results_folder_is_found_as_nnunet_finds_it(
         assert message in refused(*line, *options)
 
 
+OPTIONS_OF_NNUNET = (
+    "-h --help -i -o -d -p -tr -c -f -step_size --disable_tta --verbose --save_probabilities "
+    "--continue_prediction -chk -npp -nps -prev_stage_predictions -num_parts -part_id -device "
+    "--disable_progress_bar --not_on_device"
+)
+
+
+def test_every_option_of_nnunet_is_taken() -> None:
+    said = succeeds("nnunet", "predict", "--help")
+    options = re.findall(r"(?<![\w-])-[-\w]+", said)
+    assert set(OPTIONS_OF_NNUNET.split()) <= set(options)
+
+
+def test_defaults_of_nnunet_that_are_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("nnUNet_npp", "many")
+    said = refused("nnunet", "predict", "-i", ".", "-o", "out")
+    assert "(env var: 'nnUNet_npp'): 'many' is not an integer" in said
+
+
 @pytest.mark.usefixtures("folder")
 def test_the_calls_of_python_do_the_same() -> None:
     scan_of = ["ct.nii.gz"]

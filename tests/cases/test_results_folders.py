@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,11 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error() -> None:
 
 
 @pytest.mark.slow
-def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
-    quick = "-device", "cpu", "--disable_tta"
+def test_folds_and_mirroring_are_chosen_as_in_nnunet(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "znni")  # --verbose sets it; this sets it back
+    quick = "-device", "cpu", "--disable_tta", "--not_on_device"
     done = znni(*LINE, *quick, "-f", "0", "1")
     assert done.code == 0, done.err
     assert len(list(folder.glob("cache/znni/imports/nnunet-*"))) == 1
@@ -60,8 +64,10 @@ def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
     both = labels(folder / "out" / "a.nii.gz")
     assert both.shape == scan().T.shape
     succeeds(*LINE, *quick, "-f", "0", "1", "--continue_prediction")  # imports and computes nothing
+    assert "b.nii.gz: " not in caplog.text
     one = znni(*changed(LINE, "-o", "one"), *quick, "-f", "1", "-num_parts", "2", "-part_id", "1")
     assert one.code == 0, one.err
+    assert "b.nii.gz: " in caplog.text
     assert len(list(folder.glob("cache/znni/imports/nnunet-*"))) == 2
     assert [path.name for path in (folder / "one").glob("*.nii.gz")] == ["b.nii.gz"]
     assert (labels(folder / "one" / "b.nii.gz") != labels(folder / "out" / "b.nii.gz")).any()

@@ -65,3 +65,14 @@ def test_cases_that_are_finished_tell_no_rate(capsys: pytest.CaptureFixture[str]
         for done in (1, 2):
             shown.done(done, 2)
     assert "/s" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("hidden", "lines"), [(False, 1), (True, 0)])
+def test_progress_may_be_hidden(
+    hidden: bool, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("znni.cli.progress.LINE_EVERY_SECONDS", 0)
+    with show_cases([A, B], hidden=hidden) as shown:
+        shown.step(A, "network", 10, 30)
+        shown.step(A, "network", 20, 30)
+    assert capsys.readouterr().err.count("a.nii.gz (1 of 2): network") == lines

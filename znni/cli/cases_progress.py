@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def show_cases(cases: Sequence[Case]) -> Iterator[CasesProgress]:
-    """Show the progress of cases within a ``with`` block."""
-    with show_progress() as progress:
+def show_cases(cases: Sequence[Case], *, hidden: bool = False) -> Iterator[CasesProgress]:
+    """Show the progress of cases within a ``with`` block, unless it is to be hidden."""
+    with nullcontext(_show_nothing) if hidden else show_progress() as progress:
         yield CasesProgress(progress, cases)
+
+
+def _show_nothing(_done: int, _total: int, _beside: str = "", /, *, rated: bool = True) -> None:
+    """Ignore progress."""
 
 
 class CasesProgress:

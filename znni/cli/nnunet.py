@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -110,15 +111,38 @@ def predict(
             help="Labels of the previous stage of a cascade. Default: they are computed.",
         ),
     ] = None,
+    verbose: Annotated[
+        bool, output_option("--verbose", help="Show the log of what is done, and how long it took.")
+    ] = False,
+    no_progress: Annotated[
+        bool, output_option("--disable_progress_bar", help="Show no progress.")
+    ] = False,
     parts: Annotated[int, machines_option("-num_parts", help="Divide the cases into parts.")] = 1,
     part: Annotated[int, machines_option("-part_id", help="The part to compute, from 0.")] = 0,
     preparing: Annotated[
         int,
-        hardware_option("-npp", min=0, help="Most cases to prepare at once; fewer on few cores."),
+        hardware_option(
+            "-npp",
+            min=0,
+            envvar="nnUNet_npp",
+            help="Most cases to prepare at once; fewer on few cores.",
+        ),
     ] = 3,
     writing: Annotated[
-        int, hardware_option("-nps", min=0, help="Most cases to write at once; fewer on few cores.")
+        int,
+        hardware_option(
+            "-nps",
+            min=0,
+            envvar="nnUNet_nps",
+            help="Most cases to write at once; fewer on few cores.",
+        ),
     ] = 3,
+    _not_on_device: Annotated[
+        bool,
+        hardware_option(
+            "--not_on_device", help="Changes nothing: plans stay within the GPU's memory."
+        ),
+    ] = False,
     device: Annotated[
         Literal["cuda", "cpu"] | None, typer.Option("-device", help="Default: a GPU, if any.")
     ] = None,
@@ -155,6 +179,8 @@ def predict(
     from znni.importing.nnunet_postprocessing import read_postprocessing
     from znni.volumes.output_place import refused_at
 
+    if verbose:
+        logging.getLogger("znni").setLevel(logging.INFO)
     if not 0 <= part < parts:
         raise InvalidInput(f"-part_id {part} of -num_parts {parts}: give one from 0 to {parts - 1}")
     if not 0 < step <= 1:
@@ -197,7 +223,7 @@ def predict(
         out.mkdir(parents=True, exist_ok=True)
         _describe_labels(out, results, networks)
     limits = Choices(device=DEVICES[device], ram=ram, gpus=gpus)
-    with show_cases(cases) as shown, _noting_labels(cases):
+    with show_cases(cases, hidden=no_progress) as shown, _noting_labels(cases):
         report = predict_cases(
             cases,
             networks,
