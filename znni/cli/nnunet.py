@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 RESULTS = "nnUNet_results"  # the environment variable that names the folder of all results
 
-# PyTorch's names of devices, as the option takes them.
-DEVICES: dict[str | None, DeviceChoice] = {"cuda": "gpu", "cpu": "cpu", None: "auto"}
+# PyTorch's and znni's names of devices, as the option takes them.
+DEVICES: dict[str | None, DeviceChoice] = {"cuda": "gpu", "gpu": "gpu", "cpu": "cpu", None: "auto"}
 
 nnunet = typer.Typer(help="Networks of nnU-Net, with nnU-Net's own options.")
 
@@ -144,7 +144,8 @@ def predict(
         ),
     ] = False,
     device: Annotated[
-        Literal["cuda", "cpu"] | None, typer.Option("-device", help="Default: a GPU, if any.")
+        Literal["cuda", "cpu", "gpu"] | None,
+        typer.Option("-device", "--device", help="Default: a GPU, if any."),
     ] = None,
     ram: Annotated[
         str | None, typer.Option("--ram", help="Memory for the process, such as 8GiB.")

@@ -36,6 +36,16 @@ def check_installed(device: DeviceChoice) -> None:
         raise InvalidInput(f"{option('device', device)}: {missing}; {USE_CPU}")
 
 
+def check_gpu(machine: Machine, device: DeviceChoice) -> None:
+    """Check that a machine has a GPU, if one is requested.
+
+    Raises:
+        InvalidInput: it has none.
+    """
+    if needs_gpu(device) and not machine.gpus:
+        raise InvalidInput(f"{option('device', device)}: {why_none(machine)}; {USE_CPU}")
+
+
 def primitives_for(
     network: Network, primitives: Catalogue, machine: Machine, device: DeviceChoice
 ) -> Catalogue:
@@ -58,8 +68,7 @@ def primitives_for(
         return primitives
     if not may_use_gpu(device):
         return without_gpu(primitives)
-    if not machine.gpus:
-        raise InvalidInput(f"{option('device', device)}: {why_none(machine)}; {USE_CPU}")
+    check_gpu(machine, device)
     if not cut_points(network, device):
         gpu = option("device", GPU)
         raise InvalidInput(

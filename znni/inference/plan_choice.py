@@ -17,6 +17,7 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
 from znni.engine.backends.registry import backend_of
 from znni.inference import planning
+from znni.inference.devices import check_gpu
 from znni.inference.gpu_choice import choose_gpus
 from znni.inference.plan_checks import checked_plan
 from znni.inference.request import Requirements
@@ -124,7 +125,9 @@ def machine_here(choices: Choices) -> Machine:
         InvalidInput: this machine has no such devices, or a limit is no size.
     """
     here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
-    return choose_gpus(here, choices)
+    chosen = choose_gpus(here, choices)
+    check_gpu(chosen, choices.device)
+    return chosen
 
 
 def found_for(patch: Vec3, required: Requirements) -> Plan:
