@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from case_scans import NET, nibabel, scan, weights_file, write
-from command_line import refused, succeeds
+from command_line import cut, refused, succeeds
 
 import znni
 from znni.cases.case_folder import Case, held
@@ -54,6 +55,29 @@ def test_a_dry_run_promises_the_memory_of_a_case(folder: Path) -> None:
     assert all(re.search(r" s \([0-9.]+ s to [0-9.]+ s\)$", row) for row in rows)
     assert not list(folder.glob("seg*"))
     assert "MiB or more" in refused(*line, "--ram", "100MiB", "--dry-run", code=3)
+
+
+def test_a_dry_run_finds_what_would_stop_the_run(folder: Path) -> None:
+    line = "infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--device", "cpu"
+
+    def refused_either_way(*more: str) -> str:
+        said = refused(*line, *more, "--dry-run")
+        assert refused(*line, *more) == said
+        return said
+
+    assert "none.npz: no such weights file" in refused_either_way("--weights", "none.npz")
+    said = refused_either_way("--out", "organs.yaml/seg.nii.gz")
+    assert (
+        said == "organs.yaml/seg.nii.gz: cannot be written there: Not a directory; write elsewhere"
+    )
+    cut("ct.nii.gz", 0.5)
+    assert "ct.nii.gz: cannot be decompressed: " in refused_either_way("--out", "seg.nii.gz")
+    write(folder / "ct.nii", scan())
+    cut("ct.nii", 0.5)
+    Path("ct.nii.gz").write_bytes(gzip.compress(Path("ct.nii").read_bytes()))
+    said = refused_either_way("--out", "seg.nii.gz")
+    assert said.startswith("ct.nii.gz: cannot be decompressed: its last ")
+    assert not list(folder.glob("seg*"))
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,15 @@ from znni.cases import slabs
 from znni.cases.case import predict
 from znni.cases.case_folder import Case
 from znni.cases.folder import cases_in, predict_cases
+from znni.cases.folder_dry_run import rehearse_cases
+from znni.cases.forecast import forecast
+from znni.cases.networks import alone
 from znni.components.rules import KeepLargest
 from znni.core.errors import InvalidInput
+from znni.core.plan_options import Choices
+from znni.core.run_options import Options
 from znni.inference.session import Session
+from znni.machine.detect import detect_for
 from znni.network.network import Network
 from znni.network.weights import random_weights
 
@@ -196,12 +202,19 @@ def test_a_case_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert net.case is not None
     cases = cases_in(scans, out, net.case)
     assert [case.out.name for case in cases] == ["a.nii.gz", "b.nii.gz", "c.nii.gz"]
+    foreseen = rehearse_cases(cases, alone(net), OPTIONS)
+    assert not list(out.iterdir())
     counts: list[tuple[int, int]] = []
     report = predict_cases(cases, net, OPTIONS, done=lambda *both: counts.append(both))
     assert [path.name for path in report.reports] == ["a.nii.gz", "c.nii.gz"]
     assert "b_0000.nii.gz: cannot be decompressed" in str(report.failures[0])
     assert counts == [(1, 3), (2, 3), (3, 3)]
-    assert report.exit_code == 2
+    assert report.exit_code == foreseen.exit_code == 2
+    assert list(map(str, foreseen.failures)) == list(map(str, report.failures))
+    *lines, whole = foreseen.lines
+    assert [line.split("  ")[0] for line in lines] == [str(case.out) for case in cases]
+    assert whole.startswith("2 cases in ")
+    assert whole.endswith(" together and 640 MiB, as predicted; 1 case refused")
     write(damaged, scan(seed=3))
     assert "keeps what is finished" not in str(report.failures[0])
     assert not cases[1].folder.exists()
@@ -209,6 +222,10 @@ def test_a_case_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     left.mkdir()
     (left / "case").touch()
     (left / "labels.h5").touch()
+    rest = rehearse_cases(cases, alone(net), OPTIONS, skip_finished=True)
+    assert [*rest.runs] == [str(damaged)]
+    assert rest.lines[-1].endswith("as predicted; 2 cases finished before")
+    assert left.exists()
     again = predict_cases(cases, net, OPTIONS, skip_finished=True)
     assert sorted(path.name for path in out.iterdir()) == ["a.nii.gz", "b.nii.gz", "c.nii.gz"]
     assert [path.name for path in again.reports] == ["b.nii.gz"]
@@ -297,17 +314,36 @@ def test_voxels_are_taken_in_the_unit_of_the_network(tmp_path: Path) -> None:
         run(net, (tmp_path / "bare.npy",), tmp_path / "bare.nii")
 
 
+def test_a_gpu_that_is_not_there_is_found_before_the_first_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = replace(detect_for("cpu"), gpus=())
+    monkeypatch.setattr("znni.inference.plan_choice.detect_for", lambda *_: here)
+    net = with_weights(tmp_path, network())
+    cases = [Case((tmp_path / f"{name}.nii",), tmp_path / "labels.nii") for name in "abc"]
+    on_gpu = Options(limits=Choices(device="gpu"))
+    for act in (predict_cases, rehearse_cases):
+        with pytest.raises(InvalidInput, match=r"^device='gpu' \(--device gpu\): "):
+            act(cases, alone(net), on_gpu)
+
+
 def test_what_is_in_the_way_is_named_before_anything_is_computed(tmp_path: Path) -> None:
     net, file = network(), write(tmp_path / "scan.nii", scan())
     weights = random_weights(net, 7)
 
     def refused(out: str) -> str:
+        case = Case((file,), tmp_path / out)
         with pytest.raises(InvalidInput) as error:
-            predict(Case((file,), tmp_path / out), net, weights, Session(), OPTIONS)
+            predict(case, net, weights, Session(), OPTIONS)
+        with pytest.raises(InvalidInput) as foreseen:
+            forecast(case, net, OPTIONS)
+        assert str(foreseen.value) == str(error.value)
         return str(error.value)
 
     assert "scan.nii" in refused("scan.nii")
     assert "labels.txt" in refused("labels.txt")
+    said = f"{tmp_path}/scan.nii/labels.nii: cannot be written there: Not a directory"
+    assert refused("scan.nii/labels.nii").startswith(said)
     (tmp_path / "begun.nii.case").mkdir()
     (tmp_path / "begun.nii.case" / "tmp1.partial").touch()  # of a run that was killed
     predict(Case((file,), tmp_path / "begun.nii"), net, weights, Session(), OPTIONS)

@@ -56,16 +56,23 @@ def test_folds_and_mirroring_are_chosen_as_in_nnunet(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "znni")  # --verbose sets it; this sets it back
+    caplog.handler.setLevel(logging.INFO)
     quick = "-device", "cpu", "--disable_tta", "--not_on_device"
     done = znni(*LINE, *quick, "-f", "0", "1")
     assert done.code == 0, done.err
     assert len(list(folder.glob("cache/znni/imports/nnunet-*"))) == 1
     assert "2 cases in" in done.out
+    dry = *changed(LINE, "-o", "new"), *quick, "-f", "0", "1", "--dry-run"
+    said = succeeds(*dry).splitlines()
+    assert [line.split("  ")[0] for line in said[:-1]] == ["new/a.nii.gz", "new/b.nii.gz"]
+    assert said[-1].startswith("2 cases in ")
+    assert not (folder / "new").exists()
     both = labels(folder / "out" / "a.nii.gz")
     assert both.shape == scan().T.shape
     succeeds(*LINE, *quick, "-f", "0", "1", "--continue_prediction")  # imports and computes nothing
     assert "b.nii.gz: " not in caplog.text
-    one = znni(*changed(LINE, "-o", "one"), *quick, "-f", "1", "-num_parts", "2", "-part_id", "1")
+    parts = "-num_parts", "2", "-part_id", "1", "--verbose"
+    one = znni(*changed(LINE, "-o", "one"), *quick, "-f", "1", *parts)
     assert one.code == 0, one.err
     assert "b.nii.gz: " in caplog.text
     assert len(list(folder.glob("cache/znni/imports/nnunet-*"))) == 2

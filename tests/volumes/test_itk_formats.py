@@ -327,8 +327,9 @@ def test_damaged_files() -> None:
                 RunFailed, match=r"cannot be read at 1:4,2:3,0:7: .*; check or copy"
             ):
                 volume.read(BOX)
-        with pytest.raises(InvalidInput, match=r"v.mha: cannot be decompressed: "):
-            not_compressed(Path("v.mha"), Path("copy"))
+        for copy in (Path("copy"), None):
+            with pytest.raises(InvalidInput, match=r"v.mha: cannot be decompressed: "):
+                not_compressed(Path("v.mha"), copy)
         assert not Path("copy.mha").exists()
 
 
@@ -338,7 +339,7 @@ def test_a_full_disk_is_not_the_fault_of_a_file() -> None:
 
     said = r"^\.: No space left on device, while v.mha is decompressed; make room, and run the same"
     with pytest.raises(RunFailed, match=said):
-        decompressed("v.mha", Path("copy.mha"), full)
+        decompressed("v.mha", Path("copy"), ".mha", full)
     assert not Path("copy.mha").exists()
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from znni.cases.case_report import CaseReport
     from znni.cases.forecast import CaseForecast
     from znni.cases.networks import NetworkSet
+    from znni.network.weights import Weights
 
 # Returns a network that is changed, such as one in other windows.
 Change = Callable[[Network], Network]
@@ -70,11 +71,7 @@ def infer_case(
     from znni.inference.session import Session
 
     check_keywords(infer_case, PlanOptions, limits)
-    case, networks = _asked(files, network, out, change, overwrite=overwrite)
-    given = networks.weights(None if weights is None else Path(weights))
-    if weights is not None:  # memory counts the weights that are read
-        own = replace(networks.networks[0], weights=Path(weights))
-        networks = replace(networks, networks=(own,))
+    case, networks, given = _asked(files, network, out, weights, change, overwrite=overwrite)
     options, told = Options(limits=Choices(**limits)), progress or no_step_progress
     here, machines = cluster_for(cluster, options, case.out, networks, case.earlier)
     with machines or nullcontext(), counting(machines.idle_here if machines else 0):
@@ -87,6 +84,7 @@ def plan_case(
     network: str | Path,
     out: str | Path | None = None,
     *,
+    weights: str | Path | None = None,
     overwrite: bool = False,
     change: Change = as_it_is,
     cluster: str | Path | None = None,
@@ -94,17 +92,19 @@ def plan_case(
 ) -> CaseForecast:
     """Predict what ``infer_case`` would take, from the headers of the scan's files.
 
-    The arguments are those of ``infer_case``. No cluster is started.
+    The arguments are those of ``infer_case``. No cluster is started. Compressed files are
+    decompressed as a check, and nothing of that is kept.
 
     Raises:
-        InvalidInput: the labels exist, or an argument cannot be used.
+        InvalidInput: a scan is damaged, the labels exist or cannot be written there, or an argument
+            cannot be used.
         DoesNotFit: no plan stays within the memory.
         StepDoesNotFit: another step does not.
     """
     from znni.cases.forecast import forecast
 
     check_keywords(plan_case, PlanOptions, limits)
-    case, networks = _asked(files, network, out, change, overwrite=overwrite)
+    case, networks, _ = _asked(files, network, out, weights, change, overwrite=overwrite)
     return forecast(case, networks, Options(limits=Choices(**limits)), cluster=cluster)
 
 
@@ -112,11 +112,12 @@ def _asked(
     files: Sequence[str | Path],
     network: str | Path,
     out: str | Path | None,
+    weights: str | Path | None,
     change: Change,
     *,
     overwrite: bool,
-) -> tuple[Case, NetworkSet]:
-    """Return the case and its networks."""
+) -> tuple[Case, NetworkSet, tuple[Weights, ...]]:
+    """Return the case, its networks and their weights."""
     from znni.cases.case_folder import Case
     from znni.cases.network_set import networks_at
     from znni.cases.results_folder import previous_network
@@ -133,4 +134,8 @@ def _asked(
         previous = previous_network(Results(Path(network)), networks.networks[0], change)
         case = replace(case, previous=previous)
     check_replaceable(case.out, overwrite=overwrite)  # its folder is made if need be
-    return case, networks
+    given = networks.weights(None if weights is None else Path(weights))
+    if weights is not None:  # memory counts the weights that are read
+        own = replace(networks.networks[0], weights=Path(weights))
+        networks = replace(networks, networks=(own,))
+    return case, networks, given

@@ -25,7 +25,8 @@ from znni.core.user_cache import state_of_source, write_whole
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
-from znni.volumes.locate import files_of, split_dataset, writer_at
+from znni.volumes.locate import files_of, not_compressed, split_dataset, writer_at
+from znni.volumes.output_place import check_folder_of, refused_at
 from znni.volumes.partial_file import hold
 
 BEFORE = "labels-before.npy"  # of the previous stage, over the scan
@@ -88,11 +89,15 @@ def check_output(case: Case, networks: NetworkSet) -> None:
     """Check that the labels can be written, before anything takes long.
 
     Raises:
-        InvalidInput: the file would replace the scan, no format has such an ending, or networks
-            have no probabilities that nnU-Net could read.
+        InvalidInput: the file would replace the scan, or cannot be written there; no format has
+            such an ending; or networks have no probabilities that nnU-Net could read.
     """
     for file in case.inputs:
         writer_at(case.out, file)
+    with refused_at(case.out):
+        check_folder_of(case.out)
+        if case.folder.exists():
+            _check_ours(case.folder)
     if case.probabilities:
         first = networks.networks[0]
         if len(networks.networks) > 1 or networks.rules.masks is not None or not _is_linear(first):
@@ -100,6 +105,26 @@ def check_output(case: Case, networks: NetworkSet) -> None:
                 f"probabilities are saved for a single network with the labels of nnU-Net, and not "
                 f"for {networks.name}; leave them out"
             )
+
+
+def check_scan(case: Case) -> None:
+    """Check that compressed files of a case are whole, as a run that decompresses them does.
+
+    Raises:
+        InvalidInput: one of them is damaged.
+    """
+    for file in case.inputs:
+        not_compressed(file, None)
+
+
+def _check_ours(folder: Path) -> None:
+    """Check that znni made the folder of a case, which will be emptied.
+
+    Raises:
+        InvalidInput: it holds other files.
+    """
+    if not (folder / IDENTITY).exists() and not all(map(_is_partial, folder.iterdir())):
+        raise InvalidInput(f"{folder}: this folder is not znni's; remove it, or write elsewhere")
 
 
 def _is_linear(network: Network) -> bool:
@@ -122,30 +147,16 @@ def open_folder(
         InvalidInput: it cannot be made, something else lies there, or another run holds it.
     """
     identity, noted = _identity(case, networks, weights, options), case.folder / IDENTITY
-    try:
+    with refused_at(case.out):
         case.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _not_made(case, error) from None
     with held(case):
         known = noted.exists() and noted.read_bytes() == identity
         if not known:
-            if not noted.exists() and not all(map(_is_partial, case.folder.iterdir())):
-                raise InvalidInput(
-                    f"{case.folder}: this folder is not znni's; remove it, or write elsewhere"
-                )
-            try:
+            _check_ours(case.folder)
+            with refused_at(case.out):
                 _empty(case.folder)
                 write_whole(noted, identity)
-            except OSError as error:
-                raise _not_made(case, error) from None
         yield not known
-
-
-def _not_made(case: Case, error: OSError) -> InvalidInput:
-    """Return the error about a folder that cannot be made."""
-    return InvalidInput(
-        f"{case.folder}: this folder cannot be made: {error.strerror}; write elsewhere"
-    )
 
 
 def _identity(

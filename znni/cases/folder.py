@@ -167,7 +167,7 @@ def predict_cases(
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
     out, earlier = (cases[0].out, cases[0].earlier) if cases else (Path(), ())
-    options, machines, most, withheld = _shared_out(cluster, options, out, asked, earlier, most)
+    options, machines, most, withheld = shared_out(cluster, options, out, asked, earlier, most)
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
     sizes = list(map(bytes_kept, (*asked.networks, *earlier)))
@@ -226,7 +226,7 @@ def predict_cases(
     return account.report
 
 
-def _shared_out(
+def shared_out(
     cluster: str | Path | None,
     options: Options,
     out: Path,

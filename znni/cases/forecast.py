@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from znni.cases.case_folder import Case, check_output
+from znni.cases.case_folder import Case, check_output, check_scan
 from znni.cases.memory import CaseMemory, checked_room, search_for
 from znni.cases.networks import (
     NetworkSet,
@@ -33,6 +33,7 @@ from znni.core.resampling import Resampling
 from znni.core.run_options import Options
 from znni.core.shapes import Vec3
 from znni.core.text import aligned, in_units
+from znni.inference.dry_run import Prediction
 from znni.inference.planning import as_here, fastest
 from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
@@ -80,15 +81,22 @@ class CaseForecast:
     between: dict[str, Limits]
     on_cluster: tuple[Forecast, ...] = ()
 
+    @property
+    def prediction(self) -> Prediction:
+        """The time and the memory of the case, if it is one of many."""
+        seconds = sum(self.seconds.values())
+        computing = tuple((plan, plan.patches) for plan in self.plans)
+        beside = seconds - sum(plan.seconds for plan in self.plans)
+        return Prediction(seconds, max(self.memory.values()), computing, beside)
+
     def __str__(self) -> str:
         """Return a table of the steps, without the plans."""
         steps = [
             (name, in_units(taken), with_limits(self.seconds[name], self.between[name]))
             for name, taken in self.memory.items()
         ]
-        most, all_seconds = max(self.memory.values()), sum(self.seconds.values())
-        all_between = sum_of_limits(self.between.values())
-        steps.append(("all", in_units(most), with_limits(all_seconds, all_between)))
+        taken, all_between = self.prediction, sum_of_limits(self.between.values())
+        steps.append(("all", in_units(taken.memory), with_limits(taken.seconds, all_between)))
         return "\n".join(
             [
                 f"the scan has {self.scan} voxels, and the network's input at most {self.input}",
@@ -105,8 +113,13 @@ def forecast(
     options: Options = Options(),
     removing: Sequence[Rule] = (),
     cluster: str | Path | None = None,
+    *,
+    followed: bool = False,
 ) -> CaseForecast:
     """Predict the size, the memory and the time of a case from the headers of its files.
+
+    What would stop the run before it computes is an error here too. So compressed files are
+    decompressed once, and nothing of that is kept.
 
     Args:
         case: the case.
@@ -115,6 +128,7 @@ def forecast(
         removing: the rules by which components are removed, beside those of the networks.
         cluster: the file of a cluster that computes the networks, or ``local:N``; None: this
             machine does.
+        followed: whether another case begins before this one has ended.
 
     Raises:
         InvalidInput: the scan, the cluster, a network or an option cannot be used.
@@ -124,12 +138,14 @@ def forecast(
     asked = alone(networks) if isinstance(networks, Network) else networks
     check_output(case, asked)
     scan = look_at_scan(case.files, asked.rules, unit_of(asked.networks[0]))
+    check_scan(case)
     given = options
     options, machines = cluster_for(cluster, options, case.out, asked, case.earlier)
     limits, others = beside_weights(options.limits, asked, case.earlier)
     prepared = [preparation_of_all(scan, network) for network in asked.networks]
     saved = case.probabilities is not None
     searches = [search_for(each, limits, probabilities=saved) for each in prepared]
+    searches = [replace(it, overhead=replace(it.overhead, followed=followed)) for it in searches]
     runs: tuple[Forecast, ...] = ()
     if machines:
         runs = tuple(_run_on(machines, each, probabilities=saved) for each in prepared)

@@ -27,7 +27,7 @@ from znni.cli.options import (
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
 from znni.cli.whole_case import check_suits_cases, show_case
-from znni.cli.words import echo, lead_to_picture, show_many
+from znni.cli.words import echo, lead_to_picture, show_dry_run, show_many
 from znni.core.loading import begin
 from znni.core.logged import READING
 from znni.core.option_types import Bits, Recheck
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from znni.core.shapes import Vec3
     from znni.engine.report import Report
     from znni.engine.workers.processes import WaitingProcesses
-    from znni.inference.many_dry_run import ManyDryRun
     from znni.inference.request import Request
     from znni.network.network import Network
     from znni.network.weights import Weights
@@ -265,7 +264,7 @@ def _infer_many(volumes: list[str], request: Request, suffix: str | None, *, dry
     from znni.inference.many_dry_run import rehearse_many
 
     if dry_run:
-        _show_dry_run(rehearse_many(volumes, request, suffix))
+        show_dry_run(rehearse_many(volumes, request, suffix))
         return
     with show_progress("volumes") as done:
         many = compute_many(volumes, request, suffix, done)
@@ -328,10 +327,3 @@ def _formed(network: Network, size: Vec3, limits: Choices, *, shared: bool) -> N
             "reads them"
         )
     return choice.network
-
-
-def _show_dry_run(found: ManyDryRun) -> None:
-    """Print what runs over many volumes would take. If some are refused, exit with a code."""
-    echo("\n".join(found.lines))
-    if found.failures:
-        sys.exit(found.exit_code)

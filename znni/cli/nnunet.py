@@ -22,7 +22,7 @@ from znni.cli.options import (
     output_option,
 )
 from znni.cli.panels import PanelCommand
-from znni.cli.words import show_many
+from znni.cli.words import show_dry_run, show_many
 from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceChoice
 from znni.core.text import counted
@@ -137,6 +137,12 @@ def predict(
             help="Most cases to write at once; fewer on few cores.",
         ),
     ] = 3,
+    dry_run: Annotated[
+        bool,
+        hardware_option(
+            "--dry-run", help="Print the predicted time and memory, and any obstacles; do not run."
+        ),
+    ] = False,
     _not_on_device: Annotated[
         bool,
         hardware_option(
@@ -171,6 +177,7 @@ def predict(
     """Compute the labels of a folder of scans, as nnUNetv2_predict does."""
     from znni.cases.concurrency import Concurrency
     from znni.cases.folder import cases_in, predict_cases
+    from znni.cases.folder_dry_run import rehearse_cases
     from znni.cases.networks import joined
     from znni.cases.results_folder import network_of_results, previous_network
     from znni.cli.cases_progress import show_cases
@@ -178,7 +185,6 @@ def predict(
     from znni.core.run_options import Options
     from znni.importing.nnunet_folder import PLANS, Results
     from znni.importing.nnunet_postprocessing import read_postprocessing
-    from znni.volumes.output_place import refused_at
 
     if verbose:
         logging.getLogger("znni").setLevel(logging.INFO)
@@ -220,40 +226,50 @@ def predict(
             replace(case, probabilities=out / f"{case.out.name.removesuffix(ending)}.npz")
             for case in cases
         ]
-    with refused_at(out):
-        out.mkdir(parents=True, exist_ok=True)
-        _describe_labels(out, results, networks)
-    limits = Choices(device=DEVICES[device], ram=ram, gpus=gpus)
+    limits = Options(limits=Choices(device=DEVICES[device], ram=ram, gpus=gpus))
+    most = Concurrency(preparing, writing)
+    if dry_run:
+        show_dry_run(
+            rehearse_cases(
+                cases, networks, limits,
+                skip_finished=go_on, removing=removing, most=most, cluster=cluster,
+            )
+        )  # fmt: skip
+        return
+    _make_output(out, results, networks)
     with show_cases(cases, hidden=no_progress) as shown, _noting_labels(cases):
         report = predict_cases(
             cases,
             networks,
-            Options(limits=limits),
+            limits,
             skip_finished=go_on,
             removing=removing,
             progress=shown.step,
             done=shown.done,
-            most=Concurrency(preparing, writing),
+            most=most,
             cluster=cluster,
         )
     show_many(report, out)
 
 
-def _describe_labels(out: Path, results: Sequence[Results], networks: NetworkSet) -> None:
-    """Write the names of labels beside them, as nnU-Net does."""
+def _make_output(out: Path, results: Sequence[Results], networks: NetworkSet) -> None:
+    """Make the folder for labels, and write the names of labels into it, as nnU-Net does."""
     from znni.importing.nnunet_folder import DATASET, PLANS
+    from znni.volumes.output_place import refused_at
 
-    if len(results) == 1:  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read these
-        for name in (PLANS, DATASET):
-            with suppress(shutil.SameFileError):
-                shutil.copyfile(results[0].place / name, out / name)
-        return
-    dataset = {
-        "channel_names": dict(enumerate(networks.rules.channels)),
-        "labels": networks.labels,
-        "file_ending": networks.rules.file_ending,
-    }
-    (out / DATASET).write_text(json.dumps(dataset, indent=4))
+    with refused_at(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if len(results) == 1:  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read these
+            for name in (PLANS, DATASET):
+                with suppress(shutil.SameFileError):
+                    shutil.copyfile(results[0].place / name, out / name)
+            return
+        dataset = {
+            "channel_names": dict(enumerate(networks.rules.channels)),
+            "labels": networks.labels,
+            "file_ending": networks.rules.file_ending,
+        }
+        (out / DATASET).write_text(json.dumps(dataset, indent=4))
 
 
 @contextmanager

@@ -67,7 +67,10 @@ def show_case(
     def change(network: Network) -> Network:
         return in_windows(network, windows)
 
-    chosen = {"overwrite": overwrite, "change": change, "cluster": cluster, **vars(limits)}
+    chosen = {
+        "weights": weights, "overwrite": overwrite, "change": change, "cluster": cluster,
+        **vars(limits),
+    }  # fmt: skip
     if dry_run:
         found = plan_case(volumes, net, out, **chosen)
         plans = (plan_text(plan, limits.accuracy) for plan in found.plans)
@@ -78,7 +81,6 @@ def show_case(
             volumes,
             net,
             out,
-            weights=weights,
             progress=lambda step, done, total: progress(done, total, step, rated=False),
             **chosen,
         )

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from znni.cases.folder import CasesReport
     from znni.inference.many import ManyReport
+    from znni.inference.many_dry_run import ManyDryRun
 
 # A keyword argument, with or without its value, or a function of Python.
 PYTHON = r"""[\w.]+(?:=(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s()]+))?(?:\([^()]*\))?"""
@@ -46,6 +47,13 @@ def show_many(report: ManyReport | CasesReport, folder: object) -> None:
         echo(f"znni: error: {failure}", err=True)
     if report.failures:
         sys.exit(report.exit_code)
+
+
+def show_dry_run(found: ManyDryRun[Any]) -> None:
+    """Print what many runs would take. If some are refused, exit with a code."""
+    echo("\n".join(found.lines))
+    if found.failures:
+        sys.exit(found.exit_code)
 
 
 def lead_to_picture(*arguments: str) -> None:

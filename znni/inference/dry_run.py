@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
@@ -28,6 +28,24 @@ from znni.plans.plan import Plan
 from znni.volumes.locate import writer_at
 
 MOST_LOOKED_AT = 256  # blocks whose mask is read, because a mask may be as large as the volume
+
+
+class Prediction(NamedTuple):
+    """The time and the memory of a run, if it is one of many.
+
+    Attributes:
+        seconds: the time of the run alone.
+        memory: the most bytes of the host that it takes.
+        computing: the plans that it follows, each with the number of its blocks.
+        beside: the seconds that are not those of these plans.
+        finished: the share that an earlier run has finished.
+    """
+
+    seconds: float
+    memory: int
+    computing: tuple[tuple[Plan, int], ...]
+    beside: float = 0.0
+    finished: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,12 @@ class DryRun:
     def memory(self) -> int:
         """The most bytes of the host that the run takes."""
         return self.plan.memory.total
+
+    @property
+    def prediction(self) -> Prediction:
+        """The time and the memory of the run, if it is one of many."""
+        share, computing = self.finished / self.voxels, ((self.plan, self.blocks),)
+        return Prediction(self.seconds, self.memory, computing, finished=share)
 
     @property
     def lines(self) -> list[str]:

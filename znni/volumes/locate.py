@@ -87,12 +87,13 @@ def _opened(
     return _format_to_read(place).functions.open(place, inside or dataset, time)
 
 
-def not_compressed(file: Path, copy: Path) -> Path:
+def not_compressed(file: Path, copy: Path | None) -> Path:
     """Return a file whose values are read in any order: the given one, or a copy of what is in it.
 
     Args:
         file: a volume.
         copy: the path of the copy without its ending. A copy that is there already is used again.
+            None: the file is decompressed as a check, and nothing is kept.
 
     Raises:
         InvalidInput: the file cannot be read.

@@ -71,11 +71,15 @@ def check_free(path: Path, opened: int, *, overwrite: bool) -> None:
 def check_folder_of(path: Path) -> None:
     """Refuse a path in a folder where this process cannot create anything.
 
+    If there is no such folder yet, it is the nearest one above that exists.
+
     Raises:
         InvalidInput: the file system has no room at all, as that of /proc.
         OSError: the system refuses.
     """
-    folder = path.parent
+    folder = next(each for each in path.absolute().parents if os.path.lexists(each))
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     found = system.file_system(folder)
     if not found.takes_files:
         raise InvalidInput(f"{path}: {folder} is no place for files; write elsewhere")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,29 +161,39 @@ def check_no_dataset(place: str, dataset: str | None) -> None:
         raise InvalidInput(f"{place}: holds one image, and no dataset {dataset!r}; leave it out")
 
 
-def decompressed(place: str, copy: Path, write: Callable[[IO[bytes]], object]) -> Path:
+def decompressed(
+    place: str, copy: Path | None, ending: str, write: Callable[[IO[bytes]], object]
+) -> Path:
     """Return a copy of a file that is not compressed. An earlier copy is used again.
+
+    Args:
+        place: the file.
+        copy: the path of the copy without its ending; None: it is written nowhere, as a check of
+            the file, whose path is returned.
+        ending: the ending of the copy.
+        write: writes the copy.
 
     Raises:
         InvalidInput: the file is damaged, or the copy cannot be written.
         RunFailed: the disk is full.
     """
-    if copy.exists():
-        return copy
-    partial = copy.with_name(f"{copy.name}.partial")
+    made = copy and copy.with_suffix(ending)
+    if made and made.exists():
+        return made
+    partial = made.with_name(f"{made.name}.partial") if made else Path(os.devnull)
     try:
         with partial.open("wb") as file:
             write(file)
     except (OSError, EOFError, zlib_ng.error) as error:  # type: ignore[misc] # a class it is
         if isinstance(error, OSError) and error.errno in FULL:
             raise RunFailed(
-                f"{copy.parent}: {error.strerror}, while {place} is decompressed; make room, and "
-                f"run the same command again"
+                f"{partial.parent}: {error.strerror}, while {place} is decompressed; make room, "
+                f"and run the same command again"
             ) from None
         raise InvalidInput(
             f"{place}: cannot be decompressed: {reason(error)}; check or copy the file again"
         ) from None
-    return partial.replace(copy)
+    return partial.replace(made) if made else Path(place)
 
 
 def is_url(place: str) -> bool:

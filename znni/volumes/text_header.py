@@ -94,13 +94,13 @@ def functions_of(name: str, endings: tuple[str, ...], header_type: type[TextHead
             place, open_image(place, dataset, 0 if moments > 1 else None), moments
         )
 
-    def unpack(place: str, copy: Path) -> Path:
+    def unpack(place: str, copy: Path | None) -> Path:
         with damage(place):
             header = header_type.read(local_file(place, name))
             values = header.values()
         if not values.packed:
             return Path(place)
-        return unpacked(place, copy.with_suffix(endings[0]), header.plain, values)
+        return unpacked(place, copy, endings[0], header.plain, values)
 
     def files(place: str) -> list[Path]:
         with damage(place):

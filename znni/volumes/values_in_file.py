@@ -89,8 +89,10 @@ def beside(header: Path, name: str) -> Path:
     return found
 
 
-def unpacked(place: str, copy: Path, header: bytes, values: ValuesInFile) -> Path:
-    """Return a copy of a file that is not compressed. An earlier copy is used again.
+def unpacked(
+    place: str, copy: Path | None, ending: str, header: bytes, values: ValuesInFile
+) -> Path:
+    """Return a copy of a file that is not compressed, as ``decompressed`` does.
 
     Raises:
         InvalidInput: the file is damaged, or the copy cannot be written.
@@ -100,4 +102,4 @@ def unpacked(place: str, copy: Path, header: bytes, values: ValuesInFile) -> Pat
         file.write(header)
         PackedArray(values.file, values.dtype, values.offset, values.shape).unpack(file)
 
-    return decompressed(place, copy, write)
+    return decompressed(place, copy, ending, write)

@@ -47,14 +47,15 @@ class Functions:
             time or None.
         describe: describes a path or URL in lines for people; takes a dataset too.
         unpack: returns a file with the same image that is not compressed: the given file, or a copy
-            with the given path and an ending. None: files are never compressed as a whole.
+            with the given path and an ending. Without a path, it decompresses the file as a check.
+            None: files are never compressed as a whole.
         files: returns the files of the volume at a local path, the given one first. None: a file
             for each chunk, so there may be very many.
     """
 
     open: Callable[[str, str | None, Moment | None], ArrayVolume]
     describe: Callable[[str, str | None], str]
-    unpack: Callable[[str, Path], Path] | None = None
+    unpack: Callable[[str, Path | None], Path] | None = None
     files: Callable[[str], list[Path]] | None = its_path
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import AbstractContextManager
+from math import prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +25,7 @@ from znni.volumes.stored import (
     StoredVolume,
     check_no_dataset,
     decompressed,
+    errors_as,
     local_file,
     reason,
 )
@@ -59,6 +62,15 @@ class _Scaled:
         return np.asarray(self._stored[key], self.dtype)
 
 
+def _damage(place: str) -> AbstractContextManager[None]:
+    """Return a ``with`` block that turns errors of nibabel and gzip into one of a damaged file."""
+    return errors_as(
+        lambda error: InvalidInput(
+            f"{place}: cannot be read as NIfTI: {reason(error)}; give a whole .nii or .nii.gz file"
+        )
+    )
+
+
 def open_nifti(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
     """Open the image of a file. Its stored axes are transposed to the order (c, z, y, x).
 
@@ -69,19 +81,14 @@ def open_nifti(place: str, dataset: str | None, time: Moment | None = None) -> S
         InvalidInput: there is no such file, or it is not NIfTI, damaged, or holds several volumes;
             or a dataset was named.
     """
-    nibabel = library("nibabel", "nifti")
     path = local_file(place, NAME)
     check_no_dataset(place, dataset)
-    try:
-        image = nibabel.load(path)
+    with _damage(place):
+        image = library("nibabel", "nifti").load(path)
         zooms = [float(zoom) for zoom in image.header.get_zooms()]
         unit = UNITS.get(image.header.get_xyzt_units()[0])
         mapped = _mapped(path, image)
         affine, stored = _affine(image), stored_in(image)
-    except Exception as error:  # nibabel and gzip raise all kinds of errors
-        raise InvalidInput(
-            f"{place}: cannot be read as NIfTI: {reason(error)}; give a whole .nii or .nii.gz file"
-        ) from error
     axes = _axes(image, time)
     z, y, x = (zooms[axes.index(axis)] if axis in axes else 1.0 for axis in "zyx")
     attributes = stored.get("attributes", {})
@@ -129,16 +136,22 @@ def describe_nifti(place: str, dataset: str | None) -> str:
     return describe_image(place, volume, moments)
 
 
-def unpack_nifti(place: str, copy: Path) -> Path:
+def unpack_nifti(place: str, copy: Path | None) -> Path:
     """Return a file with the same image that is not compressed, as ``Functions`` has it."""
     if not place.lower().endswith(".gz"):
         return Path(place)
 
+    with _damage(place):
+        stored = library("nibabel", "nifti").load(place).dataobj
+    end = stored.offset + prod(stored.shape) * stored.dtype.itemsize
+
     def write(file: IO[bytes]) -> None:
         with gzip_ng.open(place) as packed:  # type: ignore[no-untyped-call]
             shutil.copyfileobj(packed, file, COPIED)
+            if missing := max(0, end - packed.tell()):
+                raise EOFError(f"its last {missing} bytes are missing")
 
-    return decompressed(place, copy.with_suffix(".nii"), write)
+    return decompressed(place, copy, ".nii", write)
 
 
 FUNCTIONS = Functions(open_nifti, describe_nifti, unpack_nifti)
