@@ -197,16 +197,25 @@ def test_what_is_wrong_with_labels_before_is_named(tmp_path: Path) -> None:
             run_case(Case((file,), tmp_path / "labels.nii", previous), net)
         return str(error.value)
 
-    assert "takes the labels of low too; give their file after" in refused(None)
-    other = write(tmp_path / "other.nii", blobs()[:-1])
-    assert "the labels of low need the voxels of the scan" in refused(other)
-    wide = write(tmp_path / "wide.nii", blobs(), np.diag([1.0, 1.2, 5.0, 1.0]))
-    assert "the labels of low need the voxels of the scan" in refused(wide)
+    def refused_either_way(previous: Path | None) -> str:
+        with pytest.raises(InvalidInput) as error:
+            forecast(Case((file,), tmp_path / "labels.nii", previous), net, OPTIONS)
+        assert refused(previous) == str(error.value)
+        return str(error.value)
+
+    assert "takes the labels of low too; give their file after" in refused_either_way(None)
+    for other in (
+        write(tmp_path / "other.nii.gz", blobs()[:-1]),
+        write(tmp_path / "wide.nii.gz", blobs(), np.diag([1.0, 1.2, 5.0, 1.0])),
+    ):
+        said = refused_either_way(other)
+        assert said.startswith(f"{other} has 1 x ")
+        assert "the labels of low need the voxels of the scan" in said
     many = write(tmp_path / "many.nii", blobs() * 3)
     assert "there is a label 6, and low gives labels up to 2" in refused(many)
     empty = write(tmp_path / "nan.nii", np.full(blobs().shape, np.nan, np.float32))
     assert "there is a label nan, and low gives labels up to 2" in refused(empty)
-    assert "No such file or directory; check" in refused(tmp_path / "none.nii")
+    assert "none.nii: no such file; check the path" in refused_either_way(tmp_path / "none.nii")
 
 
 @pytest.mark.parametrize(

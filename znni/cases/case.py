@@ -45,7 +45,6 @@ from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.inference.session import Session
 from znni.machine.arrays import return_freed_memory
-from znni.network.case_rules import PreviousStage
 from znni.network.network import Network
 from znni.network.weights import Weights
 
@@ -73,6 +72,26 @@ def predict(
     run.prepare()
     run.compute()
     return run.write()
+
+
+def look_at_case(case: Case, networks: NetworkSet) -> Scan:
+    """Open the files of a case for their headers, among them given labels of the previous stage.
+
+    Raises:
+        InvalidInput: a file cannot be used. It is named as the user has named it. Or the network
+            needs a previous stage, and neither its labels nor its network are given.
+    """
+    rules = networks.rules
+    scan = look_at_scan(case.files, rules, unit_of(networks.networks[0]))
+    if (stage := rules.previous_stage) and case.previous is None:
+        raise InvalidInput(
+            f"{case.files[0]}: the network takes the labels of {stage.name} too; give their "
+            f"file after those of the scan, or the network as a results folder that lies "
+            f"beside the one of {stage.name}"
+        )
+    if stage and isinstance(case.previous, Path):
+        open_labels(case.previous, scan, stage)
+    return scan
 
 
 class CaseRun:
@@ -126,7 +145,7 @@ class CaseRun:
         case, networks, options = self.case, self._networks, self._given_options
         check_output(case, networks)
         rules, unit = networks.rules, unit_of(networks.networks[0])
-        seen = look_at_scan(case.files, rules, unit)
+        seen = look_at_case(case, networks)
         limits, self._others = beside_weights(options.limits, networks, case.earlier)
         self._steps = Steps(self._progress)
         self._runs = NetworkRuns(
@@ -227,7 +246,7 @@ class CaseRun:
         room, scan, networks = self._room, self._scan, self._networks.networks
         before: ArrayLike | None = None
         if stage := self._networks.rules.previous_stage:
-            before = open_labels(self._labels_before(stage), scan, stage)
+            before = open_labels(self._labels_before(), scan, stage)
             self._steps.done(stage.name)
         memory = room.steps.preparing, room.process, room.allowed
         with self._session.prepared.taking(*memory), ExitStack() as working:
@@ -267,20 +286,11 @@ class CaseRun:
         self._steps.done("postprocessing")
         return found
 
-    def _labels_before(self, stage: PreviousStage) -> Path:
-        """Return the file of the previous stage's labels. Compute it if need be.
-
-        Raises:
-            InvalidInput: neither the file nor the network is given.
-        """
+    def _labels_before(self) -> Path:
+        """Return the file of the previous stage's labels. Compute it if need be."""
         case = self.case
         found = case.previous
-        if found is None:
-            raise InvalidInput(
-                f"{case.files[0]}: the network takes the labels of {stage.name} too; give their "
-                f"file after those of the scan, or the network as a results folder that lies "
-                f"beside the one of {stage.name}"
-            )
+        assert found is not None  # as ``look_at_case`` has checked
         files = decompressed(case.inputs, case.folder)
         if isinstance(found, Path):
             return files[-1]

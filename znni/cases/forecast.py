@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from znni.cases.case import look_at_case
 from znni.cases.case_folder import Case, check_output, check_scan
 from znni.cases.memory import CaseMemory, checked_room, search_for
 from znni.cases.networks import (
@@ -24,10 +25,9 @@ from znni.cases.preparation import (
     preparation_of_all,
     running,
     stored_values,
-    unit_of,
 )
 from znni.cases.previous_stage import PreviousNetwork
-from znni.cases.scan import Scan, look_at_scan
+from znni.cases.scan import Scan
 from znni.components.rules import Rule
 from znni.core.resampling import Resampling
 from znni.core.run_options import Options
@@ -137,7 +137,7 @@ def forecast(
     """
     asked = alone(networks) if isinstance(networks, Network) else networks
     check_output(case, asked)
-    scan = look_at_scan(case.files, asked.rules, unit_of(asked.networks[0]))
+    scan = look_at_case(case, asked)
     check_scan(case)
     given = options
     options, machines = cluster_for(cluster, options, case.out, asked, case.earlier)
