@@ -175,3 +175,14 @@ def test_what_is_wrong_is_named() -> None:
         *several, "-prev_stage_predictions", "low"
     )
     assert "-part_id 2 of -num_parts 2" in refused(*LINE, "-num_parts", "2", "-part_id", "2")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("home").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", "home")
+    said = refused(*LINE)
+    assert (
+        "its network is imported into the cache folder home/znni, which cannot be written" in said
+    )
+    assert "Not a directory; let XDG_CACHE_HOME name a folder that can" in said

@@ -34,14 +34,22 @@ def network_of_results(results: Results) -> Network:
     """Return the network of a results folder, which names its weights. Import it if needed.
 
     Raises:
-        InvalidInput: the folder is not as nnU-Net writes it, or PyTorch is missing.
+        InvalidInput: the folder is not as nnU-Net writes it, PyTorch is missing, or the cache
+            cannot be written.
         RunFailed: the imported network differs from the original.
     """
     imports = user_cache() / "imports"
     imported = imports / f"nnunet-{_identity(results)[:24]}" / "nnunet.yaml"
     if load(imported) is None:
         log_of_waits.info("importing %s, once", results.path)
-        imported.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            imported.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(
+                f"{results.path}: its network is imported into the cache folder {user_cache()}, "
+                f"which cannot be written: {error.strerror}; let XDG_CACHE_HOME name a folder that "
+                f"can"
+            ) from None
         begun = perf_counter()
         log.info("%s", import_apart(results, imported))
         log_of_waits.info("imported in %s", duration(perf_counter() - begun))
