@@ -69,7 +69,7 @@ def rows(
     }
     try:
         plain = fastest(replace(able, sweeps=False))[0]
-        chosen = plain if network.is_tiled else fastest(able)[0]
+        chosen = fastest(able)[0]
     except DoesNotFit as error:
         yield row | {"skipped": str(error)}
         return

@@ -369,5 +369,6 @@ def _has_place(candidate: Candidate, partition: Partition, allowed: float) -> bo
     """
     if partition.storage is None:
         return True
-    part = DevicePart(candidate.decided, partition.input_shape, storage=partition.storage)
+    storage, swept = partition.storage, partition.swept
+    part = DevicePart(candidate.decided, partition.input_shape, storage=storage, swept=swept)
     return candidate.choice.resident + part.working_peak()[0] <= allowed

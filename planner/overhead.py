@@ -19,7 +19,7 @@ from planner.sweep_bound import least_bytes_kept
 from znni.core.chunks import chunk_extent
 from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import FLOAT_BYTES, Vec3
-from znni.network.geometry import extents_read, input_box
+from znni.network.geometry import extents_read, input_box, shapes
 from znni.network.network import Network
 from znni.plans.job_seconds import (
     NOTHING,
@@ -179,7 +179,7 @@ class Overhead:
         """Return the bytes that a sweep keeps at least for the next block."""
         if not network.is_swept:
             return 0.0
-        voxels = {name: it.n * it.size.volume for name, it in network.shapes(patch).items()}
+        voxels = {name: it.n * it.size.volume for name, it in shapes(network, patch).items()}
         return float(least_bytes_kept(network, voxels, patch))
 
     def host_blocks(self, run: Setting, each: Counts[Number]) -> Number:

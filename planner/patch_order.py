@@ -231,7 +231,7 @@ def _taken(network: Network, patches: list[Vec3]) -> Numbers:
         return np.ones(len(patches))
     along = AXES.index(axis)
     planes = np.array([float(input_box(network, patch).size[along]) for patch in patches])
-    taken = np.array(patches, float)[:, along] + first_planes(network, axis)
+    taken = np.array([float(patch[along] + first_planes(network, patch)) for patch in patches])
     share: Numbers = taken / planes
     return share
 

@@ -19,6 +19,7 @@ from planner.space import Space
 from znni.core.errors import InvalidInput, option
 from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
 from znni.core.shapes import Shape5, Vec3
+from znni.network.frames import can_be_swept
 from znni.network.geometry import input_box
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
@@ -118,22 +119,24 @@ class Search(Space):
         for some, patches in tried:  # a later search may have found another patch
             some._try_near(patches, best)
         if self._may_sweep(best):
-            self.on(GPU).sweeping()._add_sweeps(best)
+            self.on(HOST if self.given.is_tiled else GPU).sweeping()._add_sweeps(best)
 
     def _may_sweep(self, best: BestPlans) -> bool:
         """Return whether sweeps are worth their search, given the best plans so far.
 
-        They need layers with context. All layers must be on one GPU. On the host, sweeps
+        They need layers with context. All layers of a tiled network must be on the host, because
+        no GPU sweeps them. Those of other networks must be on one GPU. On the host, their sweeps
         gain little.
         """
         if not (self.sweeps and best.plans and best.plans[0].seconds >= LONG_JOB):
             return False
-        if self.given.is_tiled or self.network.is_swept or max(self.given.field_of_view) == 1:
+        if self.network.is_swept or not (can_be_swept(self.given) and self._axes_apart):
             return False
         if self.division == "all":  # a sweep is found with pieces of powers of two
             return False
         parts = best.plans[0].parts
-        return self.overhead.workers == 1 and all(part.has_own_memory for part in parts)
+        on_gpu = not self.given.is_tiled
+        return self.overhead.workers == 1 and all(it.has_own_memory == on_gpu for it in parts)
 
     def _add_sweeps(self, best: BestPlans) -> None:
         """Add the fastest sweep to the best plans so far, if it gains enough.

@@ -26,14 +26,17 @@ from znni.core.processors import (
     DeviceKind,
     has_own_memory,
     may_use_gpu,
+    may_use_host,
 )
 from znni.core.shapes import AXES, Axis, Box, Vec3, extent
 from znni.machine.machine import Machine
+from znni.network.frames import can_be_swept
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 from znni.plans.rewrites import split_convolution
 
 # A box whose reads differ along the axes if a layer does not treat them alike.
+VOXEL = Box(Vec3(0, 0, 0), Vec3.of(1))
 SAMPLE = Box(Vec3(0, 0, 0), Vec3.of(60))
 
 
@@ -200,9 +203,22 @@ class Space:
         Args:
             axes: the axes that they may sweep along. Default: all along which layers have context.
                 Of axes that differ by their names alone, it is the first. The longest come first.
+
+        Raises:
+            InvalidInput: the network, or the device, sweeps no volume.
         """
-        other = self._copied()
-        other.axes = axes or self._axes_apart
+        if not can_be_swept(self.given):
+            raise InvalidInput(
+                f"network {self.given.name} sweeps no volume: a layer depends on a whole window, "
+                f"or on planes far ahead; plan without sweeping()"
+            )
+        if self.given.is_tiled and not may_use_host(self.device):
+            raise InvalidInput(
+                f"network {self.given.name} sweeps volumes on the host alone; plan without "
+                f"sweeping(), or with device='cpu'"
+            )
+        other = self.on(HOST) if self.given.is_tiled else self._copied()
+        other.axes = axes or self._axes_apart or ("z",)
         other.network = self.network.sweeping(other.axes[0])
         return other
 
@@ -216,9 +232,9 @@ class Space:
         """The axes that are worth a search for sweeps, as ``sweeping`` describes them."""
         apart: dict[object, Axis] = {}
         for axis in AXES:
-            if extent(self.network.field_of_view, axis) > 1:
+            if any(extent(it.reads(VOXEL).size, axis) > 1 for it in self.network.layers):
                 apart.setdefault(extent(self.output, axis) if self._is_isotropic else axis, axis)
-        return tuple(sorted(apart.values(), key=lambda axis: -extent(self.output, axis))) or ("z",)
+        return tuple(sorted(apart.values(), key=lambda axis: -extent(self.output, axis)))
 
     @property
     def _is_isotropic(self) -> bool:

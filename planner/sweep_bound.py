@@ -29,7 +29,7 @@ def least_bytes_kept(
     axis = network.sweep_axis
     new = patch[AXES.index(axis)]
     nbytes, maps = 0 * new, 0
-    for node in network.nodes if network.is_swept else ():
+    for node in network.nodes if _slides_and_sweeps(network) else ():
         (taken,) = node.inputs
         maps = min(maps, network.maps[taken]) if taken != INPUT else 0
         planes = planes_kept(node.layer, axis) * extent(network.strides[taken], axis)
@@ -58,7 +58,7 @@ def least_runs(network: Network, patch: Sequence[Number], output: Vec3) -> dict[
     once = 1 + 0 * new
     runs = dict.fromkeys((INPUT, *(node.name for node in network.nodes)), once)
     behind, after_pooling = 0, None
-    for node in reversed(network.nodes if network.is_swept else ()):
+    for node in reversed(network.nodes if _slides_and_sweeps(network) else ()):
         if isinstance(node.layer, Pool):
             after_pooling = behind
         needed = behind if after_pooling is None else after_pooling
@@ -66,3 +66,8 @@ def least_runs(network: Network, patch: Sequence[Number], output: Vec3) -> dict[
         stride = extent(network.strides[node.inputs[0]], axis)
         behind += planes_kept(node.layer, axis) * stride
     return runs
+
+
+def _slides_and_sweeps(network: Network) -> bool:
+    """Return whether a network slides in a sweep. For tiled networks there are no such bounds."""
+    return network.is_swept and not network.is_tiled

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from emulated_gpu import ORDERS, emulated_gpu, needs_emulation
 
-from znni.core.shapes import AXES, Axis, Shape5, extended
+from znni.core.shapes import AXES, Axis, Box, Shape5, Vec3, extended
 from znni.engine.backends.cuda.carried import PlaneCopies
 from znni.machine.cuda import cupy
-from znni.plans.program import Carried
 
 
 @needs_emulation
@@ -18,7 +17,8 @@ from znni.plans.program import Carried
 def test_planes_are_copied_out_of_an_array_and_back(shape: tuple[int, ...], axis: Axis) -> None:
     kept = Shape5(*shape)
     whole = extended(kept, axis, 5)
-    first, last = Carried(0, 1, kept).first_and_last(whole.size)
+    first = Box(Vec3(0, 0, 0), kept.size)
+    last = first.shifted(whole.size - kept.size)
     values = np.random.default_rng(0).standard_normal(whole, np.float32)
     with emulated_gpu(ORDERS[1]):
         array, carried = cupy().asarray(values), cupy().empty(kept, np.float32)

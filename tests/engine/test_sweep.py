@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,6 +15,7 @@ from hypothesis import strategies as st
 from random_networks import chain, networks
 from random_plans import CATALOGUE, DEVICES, any_plan, plan_of, random_volume, run_plan
 from random_plans import NO_OVERHEAD as FREE
+from stopped_runs import Counting
 
 from planner.cost_model import BUILT_IN
 from planner.other_primitives import other_primitives
@@ -26,20 +25,14 @@ from planner.search import GAIN_OF_SWEEPS, Search
 from planner.segmentations import segmentations
 from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceKind
-from znni.core.shapes import AXES, Axis, Box, Vec3, extent, resized
-from znni.engine.block_reader import BlockReader
+from znni.core.shapes import AXES, Axis, Vec3, extent, resized
 from znni.engine.checks import check_runnable
-from znni.engine.patch_runner import PatchRunner
-from znni.engine.pipeline import PreparedHere, run_volume
-from znni.engine.run_state import RunState
-from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, cover, make_job
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
 from znni.plans.swept import swept_for
 from znni.primitives.reference import sliding_output
-from znni.volumes.array import ArrayOutput, ArrayVolume
 
 POOLED = chain(("conv", 2), ("pool", 2), ("conv", 3), ("pool", 2), ("conv", 2))
 
@@ -69,64 +62,6 @@ def first_plan(network: Network, output: Vec3, patch: Vec3, axis: Axis = "z") ->
     (partition,) = cut_network(made, made.shapes(patch), len(made.nodes), swept=swept).partitions
     undivided = next(segmentations(partition.nodes, partition.input_shape, swept=swept))
     return plan_of(undivided, made, output, patch)
-
-
-class Stopped(Exception):
-    """A run that is killed."""
-
-
-class StoppingOutput(ArrayOutput):
-    """An output that takes some blocks, and then stops the run."""
-
-    def __init__(self, values: Float32, blocks: int) -> None:
-        super().__init__(values, len(values), Vec3(*values.shape[1:]))
-        self.written: list[Box] = []
-        self._blocks = blocks
-
-    def write(self, box: Box, values: Float32) -> None:
-        if len(self.written) == self._blocks:
-            raise Stopped
-        super().write(box, values)
-        self.written.append(box)
-
-
-class Counting:
-    """Runs of a plan over one job, whose steps are counted by name."""
-
-    def __init__(self, network: Network, plan: Plan, volume: Float32, **region: Any) -> None:
-        self.calls: Counter[str] = Counter()
-        self.weights = random_weights(network, 7)
-        region = {"border": "valid", "pad": None, "roi": None} | region
-        self.job = make_job(network, Vec3(*volume.shape[1:]), **region)
-        self.network, self.plan, self.volume = network, plan, ArrayVolume(volume)
-        self.values = np.zeros((network.out_features, *self.job.output), np.float32)
-
-    def run(
-        self,
-        finished: Sequence[Box] = (),
-        mask: Float32 | None = None,
-        blocks: int = 2**31,
-    ) -> list[Box]:
-        """Compute what is left, as a new process would, and return the boxes that are written."""
-        runner = PatchRunner(
-            self.plan,
-            CATALOGUE,
-            self.weights,
-            lambda step, _seconds: self.calls.update([step.gives]),
-        )
-        axis = self.plan.network.swept_along
-        remaining = Remaining(self.job, [(box, True) for box in finished], swept=axis)
-        output = StoppingOutput(self.values, blocks)
-        masked = None if mask is None else ArrayVolume(mask[None])
-        found = BlockReader(self.volume, self.job, self.network, self.weights, masked)
-        state = RunState(found, output, "float32", remaining)
-        try:
-            run_volume(state, PreparedHere(self.plan, lambda: runner), Stopwatch())
-        except Stopped:
-            pass
-        else:
-            assert remaining.voxels == 0
-        return output.written
 
 
 def expected_of(network: Network, volume: Float32) -> Float32:
@@ -159,7 +94,7 @@ def test_the_padded_whole_is_swept_as_well(case: tuple[Network, Float32, Plan], 
 @given(sweeps(), st.integers(0, 6))
 def test_a_killed_sweep_goes_on(case: tuple[Network, Float32, Plan], blocks: int) -> None:
     network, volume, plan = case
-    job = Counting(network, plan, volume)
+    job = Counting(network, plan, volume, CATALOGUE)
     written = job.run(blocks=blocks)
     rest = job.run(finished=written)
     voxels = sum(box.size.volume for box in (*written, *rest))
@@ -177,7 +112,7 @@ def test_a_sweep_begins_again_behind_blocks_outside_the_mask(
     mask = (generator.random(volume.shape[1:]) < data.draw(st.sampled_from([0.01, 0.1]))).astype(
         np.float32
     )
-    job = Counting(network, plan, volume)
+    job = Counting(network, plan, volume, CATALOGUE)
     written = job.run(mask=mask)
     expected = expected_of(network, volume)
     for box in written:
@@ -193,10 +128,11 @@ def test_each_layer_of_a_column_runs_once_for_a_block_and_before_the_first_as_of
     patch = Vec3(8, 8, 8)
     output = resized(patch, axis, 32)
     plan = first_plan(POOLED, output, patch, axis)
-    job = Counting(POOLED, plan, random_volume(POOLED, output, 0))
+    job = Counting(POOLED, plan, random_volume(POOLED, output, 0), CATALOGUE)
     job.run()
     behind = {
-        step.gives: kept.behind for kept, step in zip(plan.parts[0].kept, plan.steps, strict=True)
+        step.gives: swept.behind
+        for swept, step in zip(plan.parts[0].swept_steps, plan.steps, strict=True)
     }
     assert behind == {"l0": 1 + 4 + 2 + 4, "l1": 4 + 2 + 4, "l2": 2 + 4, "l3": 4, "l4": 0}
     assert job.calls == {"l0": 4 + 2, "l1": 4 + 2, "l2": 4 + 1, "l3": 4 + 1, "l4": 4}
@@ -207,11 +143,12 @@ def test_each_layer_of_a_column_runs_once_for_a_block_and_before_the_first_as_of
 def test_what_a_sweep_keeps_is_the_context_of_each_layer(axis: Axis) -> None:
     plan = first_plan(POOLED, resized(Vec3(8, 8, 8), axis, 32), Vec3(8, 8, 8), axis)
     part = plan.parts[0]
-    assert [kept.planes for kept in part.kept] == [1, 1, 2, 1, 1]
-    shapes = [kept.shape for kept in part.kept]
-    assert shapes[0] is None, "the input is read again"
-    assert [shape.n for shape in shapes[1:] if shape] == [1, 8, 8, 64]
-    assert part.kept_bytes == sum(kept.nbytes for kept in part.kept)
+    assert [kept.planes for kept in part.inputs_kept] == [1, 1, 2, 1, 1]
+    assert part.inputs_kept[0].shape is None, "the input is read again"
+    kept = [swept.kept for swept in part.swept_steps]
+    assert kept.pop() is None, "nothing follows the last step"
+    assert [planes.shape.n for planes in kept if planes] == [1, 8, 8, 64]
+    assert part.kept_bytes == sum(planes.nbytes for planes in kept if planes)
     assert (
         plan.wasted_work
         < Search(POOLED, plan.output, plan.machine, CATALOGUE, FREE)

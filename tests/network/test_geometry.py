@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from paths import NETWORKS
 
 from znni.core.shapes import Box, Vec3, offsets
-from znni.network.geometry import (
-    _geometry_along,
-    block_geometry,
-    context,
-    over,
-    whole_input,
-    whole_sizes,
-)
+from znni.network.frames import _geometry_along, whole_sizes
+from znni.network.geometry import block_geometry, context, over, whole_input
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.node import INPUT

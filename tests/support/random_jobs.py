@@ -38,7 +38,8 @@ from znni.core.option_types import Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.reading import read_input
 from znni.engine.tiles import make_job, seen_by
-from znni.network.geometry import context, whole_sizes
+from znni.network.frames import whole_sizes
+from znni.network.geometry import context
 from znni.network.layers import Conv, ConvTranspose
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights

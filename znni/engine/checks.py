@@ -30,7 +30,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
 def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
     expected, swept = part.input_shape, part.swept
     axis = swept.axis if swept else "z"
-    kept = iter([it.planes for it in part.kept] or [0] * len(part.steps))
+    kept = iter([it.planes for it in part.inputs_kept] or [0] * len(part.steps))
     if swept:
         expected = resized(expected, axis, swept.new)
     for segment in part.segments:

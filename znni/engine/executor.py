@@ -123,7 +123,7 @@ class Carrier(Protocol):
         """Put the planes that a sweep has carried before new ones, and carry the array's last ones.
 
         Args:
-            array: the array of a step's output.
+            array: the maps of a step's output, with all samples of their array.
             placed: the step.
             passed: how often it has filled the array for the block before.
         """
@@ -190,20 +190,22 @@ class Executor:
             follows: whether a sweep goes on from the block before. If not, the planes before the
                 block's are computed first.
         """
-        swept, (first, *_) = self._program.swept, self._program.steps
+        swept = self._program.swept
         if swept is None or self._carrier is None:
             self._loop(0, given, put, target)
             return
         axis, planes = swept.axis, swept.new + self._program.first_planes
         if not follows:
             self._carrier.forget()
-        for back in range(0 if follows else swept.passes(first.behind), -1, -1):
+        behind = 0 if follows else max(step.behind for step in self._program.steps)
+        for back in range(swept.passes(behind), -1, -1):
             self._passed = [0] * len(self._loops)
             self._behind = (back - 1) * swept.new if back else NOTHING_BEHIND
             stop = extended(Vec3(*given.values.shape[2:]), axis, -back * swept.new)
             start = resized(Vec3(0, 0, 0), axis, extent(stop, axis) - planes)
             values = self._runner.within(given.values, Box(start, stop))
-            self._loop(0, given._replace(values=values), put, target)
+            at = tuple(extended(it, axis, -back * swept.new) for it in given.at)
+            self._loop(0, given._replace(values=values, at=at), put, target)
 
     def _loop(self, level: int, given: Fragments, put: Put, target: Target | None) -> None:
         """Run a loop, and those within it, on an input."""
@@ -267,7 +269,7 @@ class Executor:
         for built, edge in zip(steps, edges, strict=True):
             placed = built.placed
             if placed.behind <= self._behind:
-                return None
+                continue
             given = [self._view(view, arrays) for view in placed.reads]
             if edge and edge.whole is not None:
                 given.append(edge.whole)
@@ -278,9 +280,14 @@ class Executor:
             if placed.late_at is not None:
                 arrays[writes.array] = output
             if placed.carried and self._carrier:
-                self._carrier.carry(arrays[writes.array], placed, passed)
-        last = self._program.output if self._program.storage else steps[-1].placed.writes
-        return self._view(last._replace(box=None) if self._program.swept else last, arrays)
+                maps = self._runner.maps(writes, arrays[writes.array])
+                self._carrier.carry(maps, placed, passed)
+        last = steps[-1].placed
+        if last.behind <= self._behind:
+            return None
+        if self._program.storage:
+            return self._view(self._program.output, arrays)
+        return self._view(last.writes._replace(box=None), arrays)  # with planes that are carried
 
     def _view(self, view: View, arrays: Mapping[str, Array]) -> Array:
         """Return the samples of a view."""

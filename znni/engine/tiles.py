@@ -293,7 +293,7 @@ def cover(
     ends = ((first + output).ceil_div(alignment) * alignment - patch).maximum(ZERO)
     counts, order = (first + stop - aligned).ceil_div(patch), by_columns(swept)
     if swept:
-        ends = resized(ends, swept, extent(stop, swept))
+        ends = resized(ends, swept, extent(first + stop, swept))
     for index in product(*(range(counts[axis]) for axis in order)):
         corner = aligned + Vec3(*(index[order.index(axis)] for axis in range(3))) * patch
         computed = corner.minimum(ends) - first

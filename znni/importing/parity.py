@@ -27,7 +27,8 @@ from znni.core.text import in_units
 from znni.importing.folding import Folded
 from znni.importing.steps import Original, Sample
 from znni.machine.detect import detect_host
-from znni.network.geometry import context, whole_input, whole_sizes, with_window
+from znni.network.frames import whole_sizes
+from znni.network.geometry import context, whole_input, with_window
 from znni.network.input_scaling import AS_STORED
 from znni.network.layer_geometry import ONE
 from znni.network.layers import Affine, Conv, ConvTranspose, Normalize

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from znni.core.option_types import BlendedActivation
 from znni.core.shapes import Box, Vec3
 from znni.engine.run_state import Progress
-from znni.network.geometry import reads_of, whole_sizes
+from znni.network.frames import reads_of, whole_sizes
 from znni.network.layers import Conv, ConvTranspose, Layer, Model, Normalize, Pool, Weighted
 from znni.network.network import Network
 from znni.network.node import INPUT

@@ -12,15 +12,15 @@ faces too, whose zeros are set when they run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3, extent, resized
-from znni.network.layers import GlobalPool, Join, Model, Normalize, PadLayer, Pool
+from znni.network.frames import BlockGeometry, frames_of_block, whole_sizes
+from znni.network.layers import Model, Pool
 from znni.network.network import Network
-from znni.network.node import INPUT, Node
+from znni.network.node import INPUT
 from znni.network.order import order_of_lowest_peak
 from znni.network.window import Window
 
@@ -31,44 +31,6 @@ LONGEST_PERIOD = 1024
 
 # Volumes of so many periods are large enough for every value to have samples.
 MANY_PERIODS = 4096
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The samples of one value in a block, counted from the first sample of the whole value.
-
-    If the block's first voxel is ``v``, its samples are ``v / stride`` further on.
-
-    Attributes:
-        stored: the samples that the block holds. Those beyond the whole value are zero.
-        computed: the samples that the value's node computes.
-    """
-
-    stored: Box
-    computed: Box
-
-
-@dataclass(frozen=True)
-class BlockGeometry:
-    """The samples of all values in a block whose first voxel is 0.
-
-    Attributes:
-        frames: the samples of each value, by name.
-        reads: the samples of each of its inputs that a node reads, by the node's name.
-        sizes: the samples of each whole value, by name.
-    """
-
-    frames: Mapping[str, Frame]
-    reads: Mapping[str, tuple[Box, ...]]
-    sizes: Mapping[str, Vec3]
-
-
-def whole_sizes(network: Network, whole: Vec3) -> dict[str, Vec3]:
-    """Return the samples per axis of every value over the whole volume."""
-    sizes = {INPUT: whole}
-    for node in network.nodes:
-        sizes[node.name] = node.layer.size_from(*(sizes[name] for name in node.inputs))
-    return sizes
 
 
 @lru_cache(maxsize=256)
@@ -220,10 +182,11 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
     if not network.is_tiled:
         return network.shapes(patch)
     frames = block_geometry(network, patch).frames
-    return {
-        name: Shape5.of(network.together, network.maps[name], frame.computed.size)
-        for name, frame in frames.items()
-    }
+    sizes = {name: frame.computed.size for name, frame in frames.items()}
+    if network.is_swept:
+        sizes[INPUT] = input_box(network, patch).size  # for all passes
+    maps = network.maps
+    return {name: Shape5.of(network.together, maps[name], size) for name, size in sizes.items()}
 
 
 def input_box(network: Network, patch: Vec3) -> Box:
@@ -232,7 +195,9 @@ def input_box(network: Network, patch: Vec3) -> Box:
     Its first output voxel is 0. In a sweep, some planes come before those that it depends on.
     """
     if network.is_tiled:
-        return block_geometry(network, patch).frames[INPUT].stored
+        alone = _alone(network, patch)
+        stop = block_geometry(network, patch).frames[INPUT].stored.stop
+        return Box(alone.start - planes_before(network, patch), stop)
     return Box(ZERO - planes_before(network, patch), patch + network.field_of_view - 1)
 
 
@@ -243,7 +208,20 @@ def planes_before(network: Network, patch: Vec3) -> Vec3:
     matter.
     """
     axis = network.swept_along
-    return resized(ZERO, axis, extent(patch, axis) - 1) if axis else ZERO
+    if axis is None:
+        return ZERO
+    if not network.is_tiled:
+        return resized(ZERO, axis, extent(patch, axis) - 1)
+    geometry, new = block_geometry(network, patch), extent(patch, axis)
+    first_passes = -(-max(geometry.behind.values()) // new) * new
+    start = extent(geometry.frames[INPUT].stored.start, axis) - first_passes
+    return resized(ZERO, axis, extent(_alone(network, patch).start, axis) - start)
+
+
+def _alone(network: Network, patch: Vec3) -> Box:
+    """Return the voxels of the input for a tiled network's block that no other precedes."""
+    extents, axis = block_extents(network, patch), network.swept_along
+    return frames_of_block(network, extents, axis, alone=True).frames[INPUT].stored
 
 
 def extents_read(network: Network, patch: Vec3) -> Vec3:
@@ -265,7 +243,7 @@ def reach(network: Network, patch: Vec3) -> Box:
         raise ValueError(f"network {network.name} is for no volume; call over(network, whole)")
     patch = patch.minimum(whole - context(network))
     larger = replace(network, whole=whole + network.alignment)  # the block cuts every axis
-    return block_geometry(larger, patch).frames[INPUT].stored
+    return _alone(larger, patch)
 
 
 def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
@@ -279,7 +257,7 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
     Raises:
         ValueError: the network is for no volume.
     """
-    return _block_geometry(network, block_extents(network, patch))
+    return frames_of_block(network, block_extents(network, patch), network.swept_along)
 
 
 def cut_for_gpu(network: Network) -> Shape5:
@@ -308,85 +286,3 @@ def block_extents(network: Network, patch: Vec3) -> Vec3:
     if network.whole is None:
         raise ValueError(f"network {network.name} is for no volume; call over(network, whole)")
     return network.whole if network.window else patch
-
-
-@lru_cache(maxsize=1024)
-def _block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
-    """Return the geometry of a block, from three blocks each of which is as long along one axis.
-
-    No axis depends on another one. So of thousands of blocks, few are worked out as a whole.
-    """
-    z, y, x = (_geometry_along(network, axis, extent) for axis, extent in enumerate(patch))
-    frames = {
-        name: Frame(
-            _by_axis(of_z.stored, y.frames[name].stored, x.frames[name].stored),
-            _by_axis(of_z.computed, y.frames[name].computed, x.frames[name].computed),
-        )
-        for name, of_z in z.frames.items()
-    }
-    reads = {
-        name: tuple(map(_by_axis, of_z, y.reads[name], x.reads[name]))
-        for name, of_z in z.reads.items()
-    }
-    return BlockGeometry(frames, reads, z.sizes)
-
-
-def _by_axis(z: Box, y: Box, x: Box) -> Box:
-    """Return the box that is like each of three boxes along its own axis."""
-    (z_start, _, _), (z_stop, _, _) = z
-    (_, y_start, _), (_, y_stop, _) = y
-    (_, _, x_start), (_, _, x_stop) = x
-    return Box(Vec3(z_start, y_start, x_start), Vec3(z_stop, y_stop, x_stop))
-
-
-@lru_cache(maxsize=1024)
-def _geometry_along(network: Network, axis: int, extent: int) -> BlockGeometry:
-    """Return the geometry of a block of an extent along one axis, and any extent along others."""
-    assert network.whole is not None
-    patch = Vec3(*(extent if axis == it else along for it, along in enumerate(network.granularity)))
-    sizes = whole_sizes(network, network.whole)
-    out = sizes[network.output]
-    uncut = Vec3(*(int(extent >= limit) for extent, limit in zip(patch, out, strict=True)))
-    needed = {network.output: Box(ZERO, patch.minimum(out))}
-    frames: dict[str, Frame] = {}
-    reads: dict[str, tuple[Box, ...]] = {}
-    for node in reversed(network.nodes):
-        stored = needed[node.name]
-        if isinstance(node.layer, Normalize | Model) or _wraps(node):
-            stored = stored.hull(Box(ZERO, sizes[node.name]))
-        computed = node.layer.rounded(_clipped(stored, sizes[node.name], uncut))
-        frames[node.name] = Frame(stored.hull(computed), computed)
-        reads[node.name] = reads_of(node, computed, sizes)
-        for name, box in zip(node.inputs, reads[node.name], strict=True):
-            needed[name] = needed[name].hull(box) if name in needed else box
-    frames[INPUT] = Frame(needed[INPUT], needed[INPUT])
-    return BlockGeometry(frames, reads, sizes)
-
-
-def _wraps(node: Node) -> bool:
-    """Return whether a node's value at one side depends on its input at the other."""
-    return isinstance(node.layer, PadLayer) and node.layer.mode == "wrap"
-
-
-def _clipped(box: Box, size: Vec3, uncut: Vec3) -> Box:
-    """Return the part of a box within a whole value, along the axes that are not cut."""
-    start, stop = box.start.maximum(ZERO), box.stop.minimum(size)
-    return Box(
-        Vec3(*(s if u else b for s, b, u in zip(start, box.start, uncut, strict=True))),
-        Vec3(*(s if u else b for s, b, u in zip(stop, box.stop, uncut, strict=True))),
-    )
-
-
-def reads_of(node: Node, box: Box, sizes: Mapping[str, Vec3]) -> tuple[Box, ...]:
-    """Return the samples of each of its inputs on which a box of a node's samples depends.
-
-    Joins crop to the centre.
-    """
-    if isinstance(node.layer, GlobalPool):
-        return (Box(ZERO, sizes[node.inputs[0]]),)
-    taken = node.layer.reads(box)
-    if not isinstance(node.layer, Join):
-        return (taken,)
-    size = node.layer.size_from(*(sizes[name] for name in node.inputs))
-    aligned = [taken.shifted((sizes[name] - size) // 2) for name in node.aligned]
-    return *aligned, *[Box(ZERO, sizes[name]) for name in node.inputs[len(aligned) :]]

@@ -8,12 +8,13 @@ have its output in the memory of a value, that value gives its memory, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.geometry import BlockGeometry, block_extents, block_geometry
+from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
+from znni.network.frames import BlockGeometry
+from znni.network.geometry import block_extents, block_geometry
 from znni.network.layers import (
     Concat,
     Conv,
@@ -54,6 +55,7 @@ class BlockStorage:
         maps: the numbers of maps of the values by name.
         cleared: the values whose samples outside the volume a layer reads as zeros.
         items: the items of every array: the windows that are computed at once.
+        kept: the samples of a storage that a sweep keeps of a value for the next block, by name.
     """
 
     geometry: BlockGeometry
@@ -62,6 +64,7 @@ class BlockStorage:
     maps: Mapping[str, int]
     cleared: frozenset[str]
     items: int = 1
+    kept: Mapping[str, Box] = field(default_factory=dict)
 
     def steps_of(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """Return the nodes that need a step: all but joins whose inputs are made in their place."""
@@ -168,12 +171,13 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
         network: a tiled network for a volume.
         patch: the output voxels of the block. Windows are the same whatever it is.
     """
-    return _block_storage(network, block_extents(network, patch), network.together)
+    extents = block_extents(network, patch)
+    return _block_storage(network, extents, network.together, network.swept_along)
 
 
 @lru_cache(maxsize=256)
-def _block_storage(network: Network, patch: Vec3, items: int) -> BlockStorage:
-    """Return the storages of a block with so many items, in which equal networks may differ."""
+def _block_storage(network: Network, patch: Vec3, items: int, swept: Axis | None) -> BlockStorage:
+    """Return the storages of a block. Equal networks may differ in its items and its sweep."""
     geometry = block_geometry(network, patch)
     others = overwritten(network)
     sharing = _Sharing(network, geometry.sizes)
@@ -212,7 +216,33 @@ def _block_storage(network: Network, patch: Vec3, items: int) -> BlockStorage:
         name: Storage(name, Shape5.of(items, network.maps[name], box.size))
         for name, box in boxes.items()
     }
-    return BlockStorage(geometry, storages, locations, network.maps, _cleared(network), items)
+    cleared = _cleared(network)
+    storage = BlockStorage(geometry, storages, locations, network.maps, cleared, items)
+    return replace(storage, kept=_kept(network, storage, swept)) if swept else storage
+
+
+def _kept(network: Network, storage: BlockStorage, axis: Axis) -> dict[str, Box]:
+    """Return the samples of a storage that a sweep keeps of each value, before its new ones.
+
+    They are those that readers of the value need. The inputs of a join that is made in place keep
+    what readers of the join need.
+    """
+    first: dict[str, int] = {}  # the first plane of its storage that readers of a value need
+    made = {node.name for node in storage.steps_of(network.nodes)}
+    for node in reversed(network.nodes):
+        for index, name in enumerate(node.inputs):
+            planes = [extent(storage.read(node, index).start, axis)]
+            if node.name not in made and node.name in first:
+                planes.append(first[node.name])
+            first[name] = min(first.get(name, planes[0]), *planes)
+    kept = {}
+    for name in made & first.keys():
+        computed = storage.computed_box(name)
+        if first[name] < extent(computed.start, axis):
+            size = storage.storages[storage.locations[name].storage].shape.size
+            start, stop = resized(ZERO, axis, first[name]), extent(computed.start, axis)
+            kept[name] = Box(start, resized(size, axis, stop))
+    return kept
 
 
 def _stored_at(geometry: BlockGeometry, name: str, offset: Vec3) -> Box:

@@ -20,7 +20,7 @@ from znni.plans.array_layout import copied_bytes, packed_storages, storage_bytes
 from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import ArrayUses, Placement, Use
 from znni.plans.segments import Segment, Step, segment_runs
-from znni.plans.swept import KeptPlanes, Swept, kept_by
+from znni.plans.swept import InputPlanes, Swept, SweptStep, input_planes, swept_steps
 
 
 @dataclass(frozen=True)
@@ -74,22 +74,36 @@ class DevicePart:
         return segment_runs(self.segments, self.input_shape.n)
 
     @cached_property
-    def kept(self) -> tuple[KeptPlanes, ...]:
-        """The planes that a sweep keeps for each step; nothing if there is none."""
-        return kept_by(self.segments, self.swept.axis) if self.swept else ()
+    def inputs_kept(self) -> tuple[InputPlanes, ...]:
+        """The planes that a sweep keeps for each step of a sliding network; else nothing."""
+        if self.storage or self.swept is None:
+            return ()
+        return input_planes(self.segments, self.swept.axis)
+
+    @cached_property
+    def swept_steps(self) -> tuple[SweptStep, ...]:
+        """Each step's part in a sweep: the planes behind it, and the planes kept."""
+        if self.swept is None:
+            return (SweptStep(),) * len(self.steps)
+        return swept_steps(self.segments, self.storage, self.swept.axis)
+
+    @property
+    def first_planes(self) -> int:
+        """The planes of its input that a sweep's first step takes beside the new ones."""
+        if self.swept is None:
+            return 0
+        return self.swept.taken - self.swept.new if self.storage else self.inputs_kept[0].planes
 
     @property
     def kept_bytes(self) -> int:
         """The bytes that a sweep keeps from block to block."""
-        return sum(kept.nbytes for kept in self.kept)
+        return sum(it.kept.nbytes for it in self.swept_steps if it.kept)
 
     def step_runs(self) -> Iterator[tuple[Step, float]]:
         """Yield each step with its runs for one patch, on average over the columns of a sweep."""
         runs = [n for segment, n in self.runs() for _ in segment.steps]
-        swept = self.swept
-        shares = [swept.share(kept.behind) for kept in self.kept] if swept else [1.0] * len(runs)
-        for step, n, share in zip(self.steps, runs, shares, strict=True):
-            yield step, n * share
+        for step, n, it in zip(self.steps, runs, self.swept_steps, strict=True):
+            yield step, n * (self.swept.share(it.behind) if self.swept else 1.0)
 
     @property
     def seconds(self) -> float:
@@ -133,7 +147,7 @@ class DevicePart:
     @property
     def _bytes_outside(self) -> int:
         """The bytes that are not placed: input, a tensor that is handed on, and what is kept."""
-        if self.storage:
+        if self.storage and not self.swept:
             return storage_bytes(INPUT, self.storage, self.device)
         return self._bytes_given + self.kept_bytes
 
@@ -199,7 +213,7 @@ class DevicePart:
     @cached_property
     def _planes_after(self) -> dict[str, int]:
         """The planes that a sweep keeps of each step's output, by its value, for the next step."""
-        after = (kept.planes for kept in self.kept[1:])
+        after = (kept.planes for kept in self.inputs_kept[1:])
         return dict(zip((it.gives for it in self.steps), after, strict=False))
 
     def _uses_of_block(self, storage: BlockStorage, alignment: int, spare: int) -> ArrayUses:

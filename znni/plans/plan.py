@@ -332,7 +332,7 @@ def _is_of_its_network(plan: Plan) -> bool:
     if not all(segment.steps for segment in plan.segments) or layers != wanted:
         return False
     tiled = plan.network.is_tiled
-    if (tiled and plan.is_swept) or any(it.is_tiled != tiled for it in plan.segments):
+    if any(it.is_tiled != tiled for it in plan.segments):
         return False
     return all(_takes_its_inputs(step, plan.network) for step in plan.steps)
 

@@ -20,7 +20,7 @@ from znni.plans.array_layout import Rows, device_rows, packed_storages
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.segments import Segment, Step
-from znni.plans.swept import Swept
+from znni.plans.swept import KeptPlanes, Swept
 
 ZERO = Vec3(0, 0, 0)
 
@@ -42,27 +42,15 @@ class ArrayPlace(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """The planes of an array that a sweep keeps until it is filled again.
+    """The memory for the planes of an array that a sweep keeps until it is filled again.
 
     Attributes:
         start: the first byte of the arena for it.
-        passes: how often the array is filled for a block.
-        shape: the planes that are kept of each filling, which are the array's last ones. They come
-            before the new ones when it is filled next.
+        kept: the planes.
     """
 
     start: int
-    passes: int
-    shape: Shape5
-
-    def first_and_last(self, array: Vec3) -> tuple[Box, Box]:
-        """Return the places of the planes in the array: before new ones, and those to be kept.
-
-        Args:
-            array: the extents of the array.
-        """
-        last = Box(array - self.shape.size, array)
-        return last.shifted(ZERO - last.start), last
+    kept: KeptPlanes
 
 
 class View(NamedTuple):
@@ -255,7 +243,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
         part.storage,
         network.strides if part.storage else {},
         part.swept,
-        part.kept[0].planes if part.swept else 0,
+        part.first_planes,
     )
 
 
@@ -275,12 +263,9 @@ def _carried(
         return [(None, 0)] * len(part.steps), start
     planes: list[tuple[Carried | None, int]] = []
     start = round_up(start, alignment)
-    for kept, after in zip(part.kept, (*part.kept[1:], None), strict=True):
-        carried = None
-        if after and after.shape:
-            carried = Carried(start, after.passes, after.shape)
-            start += round_up(after.nbytes, alignment)
-        planes.append((carried, kept.behind))
+    for behind, kept in part.swept_steps:
+        planes.append((kept and Carried(start, kept), behind))
+        start += round_up(kept.nbytes, alignment) if kept else 0
     return planes, start
 
 
@@ -335,7 +320,7 @@ class _Views:
         view, (carried, _) = self.view_of(step.gives), sweeps
         if carried is None:
             return view
-        start = resized(ZERO, self._axis, extent(carried.shape, self._axis))
+        start = resized(ZERO, self._axis, extent(carried.kept.shape, self._axis))
         return view._replace(box=Box(start, start + step.shape_out.size))
 
     def view_of(self, name: str) -> View:

@@ -15,10 +15,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
+from znni.network.geometry import block_geometry
 from znni.network.layers import Layer, Pool
 from znni.network.network import Network
-from znni.plans.segments import Segment
+from znni.network.node import INPUT
+from znni.plans.block_storage import BlockStorage
+from znni.plans.segments import Segment, Step
 from znni.plans.totals import Number
+
+ZERO = Vec3(0, 0, 0)
 
 
 class Swept(NamedTuple):
@@ -65,7 +70,40 @@ def runs_for_block(behind: int, new: Number, column: int) -> Number:
 
 
 class KeptPlanes(NamedTuple):
-    """The planes that a sweep keeps for a step.
+    """The planes of an array that a sweep keeps until it is filled again.
+
+    Attributes:
+        passes: how often the array is filled for a block.
+        shape: the shape of the planes that are kept of each filling.
+        at: where they lie in the array, before the new ones.
+        ahead: the samples by which the planes lie further on that the next block needs there.
+    """
+
+    passes: int
+    shape: Shape5
+    at: Box
+    ahead: Vec3
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the kept planes, for all passes."""
+        return self.passes * self.shape.nbytes
+
+
+class SweptStep(NamedTuple):
+    """A step's part in a sweep.
+
+    Attributes:
+        behind: the planes before the block's, in voxels, that later steps need of its output.
+        kept: the planes that are kept of its output's array; None: no planes.
+    """
+
+    behind: int = 0
+    kept: KeptPlanes | None = None
+
+
+class InputPlanes(NamedTuple):
+    """The planes that a sweep keeps of the input of a sliding network's step.
 
     Attributes:
         planes: the planes before the new ones in the array of its input.
@@ -80,11 +118,6 @@ class KeptPlanes(NamedTuple):
     passes: int
     shape: Shape5 | None
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the kept planes, for all passes."""
-        return self.passes * self.shape.nbytes if self.shape else 0
-
 
 def planes_kept(layer: Layer, axis: Axis) -> int:
     """Return the planes of its input that a layer of a sliding network keeps in a sweep."""
@@ -96,14 +129,19 @@ def swept_for(network: Network, patch: Vec3, output: Vec3) -> Swept | None:
     if (axis := network.swept_along) is None:
         return None
     new = extent(patch, axis)
-    return Swept(axis, new, extent(output, axis), new + first_planes(network, axis))
+    return Swept(axis, new, extent(output, axis), new + first_planes(network, patch))
 
 
-def first_planes(network: Network, axis: Axis) -> int:
+def first_planes(network: Network, patch: Vec3) -> int:
     """Return the most planes that a sweep's first step keeps of the input.
 
-    It takes layers up to the first pooling, if these are computed again for each of its fragments.
+    In a sliding network, it takes layers up to the first pooling, if these are computed again for
+    each of its fragments.
     """
+    axis = network.sweep_axis
+    if network.is_tiled:
+        stored = block_geometry(network, patch).frames[INPUT].stored
+        return extent(stored.size, axis) - extent(patch, axis)
     planes = 0
     for layer in network.layers:
         planes += planes_kept(layer, axis)
@@ -112,13 +150,55 @@ def first_planes(network: Network, axis: Axis) -> int:
     return planes
 
 
-def kept_by(segments: Sequence[Segment], axis: Axis) -> tuple[KeptPlanes, ...]:
-    """Return the planes that a sweep keeps for each step.
+def swept_steps(
+    segments: Sequence[Segment], storage: BlockStorage | None, axis: Axis
+) -> tuple[SweptStep, ...]:
+    """Return each step's part in a sweep.
+
+    Args:
+        segments: the segments of all layers.
+        storage: the arrays of a block, if the network is tiled.
+        axis: the axis of the sweep.
+    """
+    steps = [step for segment in segments for step in segment.steps]
+    if storage:
+        return tuple(_in_block(step, storage, axis) for step in steps)
+    inputs = input_planes(segments, axis)
+    return tuple(
+        SweptStep(own.behind, after and _kept(after, step, axis))
+        for step, own, after in zip(steps, inputs, (*inputs[1:], None), strict=True)
+    )
+
+
+def _in_block(step: Step, storage: BlockStorage, axis: Axis) -> SweptStep:
+    """Return the part of a tiled network's step in a sweep."""
+    name, geometry = step.gives, storage.geometry
+    behind, at = geometry.behind[name], storage.kept.get(name)
+    if at is None:
+        return SweptStep(behind)
+    ahead = resized(ZERO, axis, extent(geometry.frames[name].computed.size, axis))
+    return SweptStep(
+        behind, KeptPlanes(1, Shape5.of(storage.items, storage.maps[name], at.size), at, ahead)
+    )
+
+
+def _kept(after: InputPlanes, step: Step, axis: Axis) -> KeptPlanes | None:
+    """Return the planes kept of a step's output, by those of the next step's input."""
+    if after.shape is None:
+        return None
+    at = Box(ZERO, after.shape.size)
+    return KeptPlanes(
+        after.passes, after.shape, at, resized(ZERO, axis, extent(step.shape_out, axis))
+    )
+
+
+def input_planes(segments: Sequence[Segment], axis: Axis) -> tuple[InputPlanes, ...]:
+    """Return the planes that a sweep keeps for each step of a sliding network.
 
     Layers that are computed again for each fragment of a pooling take all that they need from the
     planes that the first of them keeps.
     """
-    kept: list[KeptPlanes] = []
+    kept: list[InputPlanes] = []
     strides: list[int] = []
     stride, count, batch, before = 1, 1, 1, list[tuple[Shape5, int]]()
     for segment in segments:
@@ -126,7 +206,7 @@ def kept_by(segments: Sequence[Segment], axis: Axis) -> tuple[KeptPlanes, ...]:
         for step, planes in zip(segment.steps, _planes(segment, axis), strict=True):
             shape, passes = before[-1] if before else (None, 1)
             shape = resized(shape, axis, planes) if shape and planes else None
-            kept.append(KeptPlanes(planes, 0, passes, shape))
+            kept.append(InputPlanes(planes, 0, passes, shape))
             strides.append(stride)
             before = [(step.shape_out, count)]
             stride *= extent(step.pool.window, axis) if step.pool else 1

@@ -15,7 +15,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3, offsets
-from znni.network.geometry import large_input, whole_sizes
+from znni.network.frames import whole_sizes
+from znni.network.geometry import large_input
 from znni.network.layers import (
     NO_PADDING,
     Add,

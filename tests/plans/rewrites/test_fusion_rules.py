@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from random_networks import chain, networks
 
 from znni.core.shapes import Vec3
-from znni.network.geometry import over, whole_input, whole_sizes
+from znni.network.frames import whole_sizes
+from znni.network.geometry import over, whole_input
 from znni.network.layers import Add, Conv, Join, Padding
 from znni.network.network import Network
 from znni.network.node import INPUT, Node

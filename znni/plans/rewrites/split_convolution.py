@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from znni.core.shapes import Vec3
-from znni.network.geometry import whole_sizes
+from znni.network.frames import whole_sizes
 from znni.network.layers import NO_PADDING, Add, Concat, Conv, ConvTranspose, Upsample
 from znni.network.network import Network
 from znni.network.node import Node, SplitConv, readers_of

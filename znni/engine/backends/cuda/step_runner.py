@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Box
 from znni.engine.backends.cuda.graphs import DeviceGraphs
 from znni.engine.backends.cuda.packed_values import PackedValues
 from znni.engine.backends.cuda.transfer import CopiedOnRead, Span
@@ -75,7 +75,9 @@ class CudaStepRunner:
         self.spans: list[tuple[Step, Span]] | None = None
         self.arrays = {name: self._array(array) for name, array in program.arrays.items()}
         self._carried = {
-            each.step.gives: self._arena.array_at(carried.start, (carried.passes, *carried.shape))
+            each.step.gives: self._arena.array_at(
+                carried.start, (carried.kept.passes, *carried.kept.shape)
+            )
             for each in program.steps
             if (carried := each.carried)
         }
@@ -107,7 +109,8 @@ class CudaStepRunner:
         assert self._copy is not None
         assert placed.carried is not None
         carried = self._carried[placed.step.gives][passed]
-        first, last = placed.carried.first_and_last(Vec3(*array.shape[2:]))
+        first = placed.carried.kept.at
+        last = first.shifted(placed.carried.kept.ahead)
         self._copy(carried, self.within(array, first))
         self._copy(self.within(array, last), carried)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Box
 from znni.core.trace import note_span
 from znni.engine.executor import Array, BuiltStep, Measured, OutputMemory
 from znni.machine.arena import Arena, output_into
@@ -38,7 +38,9 @@ class HostStepRunner:
             for name, array in program.arrays.items()
         }
         self._carried = {
-            each.step.gives: self._arena.array_at(carried.start, (carried.passes, *carried.shape))
+            each.step.gives: self._arena.array_at(
+                carried.start, (carried.kept.passes, *carried.kept.shape)
+            )
             for each in program.steps
             if (carried := each.carried)
         }
@@ -55,7 +57,7 @@ class HostStepRunner:
         """Put the planes that a sweep has carried before new ones, and carry the array's last ones.
 
         Args:
-            array: the array of a step's output.
+            array: the maps of a step's output, with all samples of their array.
             placed: the step.
             passed: how often it has filled the array for the block before.
         """
@@ -63,7 +65,8 @@ class HostStepRunner:
 
         assert placed.carried is not None
         carried = self._carried[placed.step.gives][passed]
-        first, last = placed.carried.first_and_last(Vec3(*array.shape[2:]))
+        first = placed.carried.kept.at
+        last = first.shifted(placed.carried.kept.ahead)
 
         def task(_worker: int, maps: slice) -> None:
             array[:, maps, *first.slices] = carried[:, maps]
