@@ -78,16 +78,15 @@ def check_folder_of(path: Path) -> None:
         OSError: the system refuses.
     """
     folder = next(each for each in path.absolute().parents if os.path.lexists(each))
-    if not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     found = system.file_system(folder)
     if not found.takes_files:
         raise InvalidInput(f"{path}: {folder} is no place for files; write elsewhere")
     if found.is_read_only:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     as_it_is = os.access in os.supports_effective_ids
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=as_it_is):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    if not os.access(f"{folder}{os.sep}", os.W_OK | os.X_OK, effective_ids=as_it_is):
+        number = errno.EACCES if folder.is_dir() else errno.ENOTDIR
+        raise OSError(number, os.strerror(number))
 
 
 def check_room(path: Path, needed: int) -> None:
