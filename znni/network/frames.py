@@ -7,8 +7,8 @@ readers need. So a join may read planes that one of its inputs has long had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from znni.core.shapes import AXES, Axis, Box, Vec3, extent, resized
@@ -143,20 +143,14 @@ def _geometry_along(
     sizes = whole_sizes(network, network.whole)
     out = sizes[network.output] if within else sizes[network.output].maximum(patch + 1)
     uncut = Vec3(*(int(extent >= limit) for extent, limit in zip(patch, out, strict=True)))
-    needed = {network.output: Box(ZERO, patch.minimum(out))}
-    frames: dict[str, Frame] = {}
-    reads: dict[str, tuple[Box, ...]] = {}
-    for node in reversed(network.nodes):
-        stored = needed[node.name]
+
+    def frame(node: Node, stored: Box) -> Frame:
         if isinstance(node.layer, Normalize | Model) or _wraps(node):
             stored = stored.hull(Box(ZERO, sizes[node.name]))
         computed = node.layer.rounded(_clipped(stored, sizes[node.name], uncut))
-        frames[node.name] = Frame(stored.hull(computed), computed)
-        reads[node.name] = reads_of(node, computed, sizes)
-        for name, box in zip(node.inputs, reads[node.name], strict=True):
-            needed[name] = needed[name].hull(box) if name in needed else box
-    frames[INPUT] = Frame(needed[INPUT], needed[INPUT])
-    return BlockGeometry(frames, reads, sizes)
+        return Frame(stored.hull(computed), computed)
+
+    return _traced(network, Box(ZERO, patch.minimum(out)), sizes, frame)
 
 
 @lru_cache(maxsize=1024)
@@ -170,26 +164,46 @@ def _swept_along(network: Network, axis: Axis, new: int) -> BlockGeometry:
     """
     alone = _geometry_along(network, AXES.index(axis), new, within=False)
     out = alone.frames[network.output].stored
-    needed = {network.output: Box(resized(out.start, axis, 0), resized(out.stop, axis, new))}
+
+    def frame(node: Node, stored: Box) -> Frame:
+        stop = extent(node.layer.rounded(stored).stop, axis)
+        first = stop - new // extent(network.strides[node.name], axis)
+        computed = Box(resized(stored.start, axis, first), resized(stored.stop, axis, stop))
+        return Frame(stored.hull(computed), computed)
+
+    wanted = Box(resized(out.start, axis, 0), resized(out.stop, axis, new))
+    traced = _traced(network, wanted, alone.sizes, frame)
+    behind = {}
+    for name, it in traced.frames.items():
+        ahead = extent(it.computed.stop, axis) - extent(alone.frames[name].computed.start, axis)
+        behind[name] = max(0, ahead * extent(network.strides[name], axis) - new)
+    return replace(traced, behind=behind)
+
+
+def _traced(
+    network: Network,
+    wanted: Box,
+    sizes: Mapping[str, Vec3],
+    frame: Callable[[Node, Box], Frame],
+) -> BlockGeometry:
+    """Return the samples of all values for a box of the output, traced back layer by layer.
+
+    Args:
+        network: the network.
+        wanted: the box of the output.
+        sizes: the samples of each whole value, by name.
+        frame: the function that returns a node's frame for the samples that readers need.
+    """
+    needed = {network.output: wanted}
     frames: dict[str, Frame] = {}
     reads: dict[str, tuple[Box, ...]] = {}
-    behind: dict[str, int] = {}
     for node in reversed(network.nodes):
-        name, stored = node.name, needed[node.name]
-        stride = extent(network.strides[name], axis)
-        stop = extent(node.layer.rounded(stored).stop, axis)
-        first = resized(stored.start, axis, stop - new // stride)
-        computed = Box(first, resized(stored.stop, axis, stop))
-        frames[name] = Frame(stored.hull(computed), computed)
-        reads[name] = reads_of(node, computed, alone.sizes)
-        for taken, box in zip(node.inputs, reads[name], strict=True):
-            needed[taken] = needed[taken].hull(box) if taken in needed else box
-        earliest = extent(alone.frames[name].computed.start, axis)
-        behind[name] = max(0, (stop - earliest) * stride - new)
+        frames[node.name] = frame(node, needed[node.name])
+        reads[node.name] = reads_of(node, frames[node.name].computed, sizes)
+        for name, box in zip(node.inputs, reads[node.name], strict=True):
+            needed[name] = needed[name].hull(box) if name in needed else box
     frames[INPUT] = Frame(needed[INPUT], needed[INPUT])
-    earliest = extent(alone.frames[INPUT].stored.start, axis)
-    behind[INPUT] = max(0, extent(needed[INPUT].stop, axis) - earliest - new)
-    return BlockGeometry(frames, reads, alone.sizes, behind)
+    return BlockGeometry(frames, reads, sizes)
 
 
 def _wraps(node: Node) -> bool:

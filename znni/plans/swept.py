@@ -89,6 +89,11 @@ class KeptPlanes(NamedTuple):
         """The bytes of the kept planes, for all passes."""
         return self.passes * self.shape.nbytes
 
+    @property
+    def first_and_last(self) -> tuple[Box, Box]:
+        """The places of the kept planes, and of those that the next block keeps."""
+        return self.at, self.at.shifted(self.ahead)
+
 
 class SweptStep(NamedTuple):
     """A step's part in a sweep.

@@ -109,8 +109,7 @@ class CudaStepRunner:
         assert self._copy is not None
         assert placed.carried is not None
         carried = self._carried[placed.step.gives][passed]
-        first = placed.carried.kept.at
-        last = first.shifted(placed.carried.kept.ahead)
+        first, last = placed.carried.kept.first_and_last
         self._copy(carried, self.within(array, first))
         self._copy(self.within(array, last), carried)
 

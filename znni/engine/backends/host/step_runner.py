@@ -65,8 +65,7 @@ class HostStepRunner:
 
         assert placed.carried is not None
         carried = self._carried[placed.step.gives][passed]
-        first = placed.carried.kept.at
-        last = first.shifted(placed.carried.kept.ahead)
+        first, last = placed.carried.kept.first_and_last
 
         def task(_worker: int, maps: slice) -> None:
             array[:, maps, *first.slices] = carried[:, maps]
