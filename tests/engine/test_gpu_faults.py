@@ -56,11 +56,11 @@ def test_a_stage_that_fails(stage: str, whole: Path, monkeypatch: pytest.MonkeyP
     """Blocks that had passed it are written, it is told as itself, and the same command goes on."""
     work, calls = getattr(DevicePartRunner, stage), list[int]()
 
-    def failing(layers: DevicePartRunner, given: Any, **options: Any) -> Launched | Finished:
+    def failing(layers: DevicePartRunner, *given: Any, **options: Any) -> Launched | Finished:
         calls.append(1)
         if len(calls) > FINISHED:
             raise RunFailed("the device is lost; run again")
-        made: Launched | Finished = work(layers, given, **options)
+        made: Launched | Finished = work(layers, *given, **options)
         return made
 
     with monkeypatch.context() as patch:
@@ -86,11 +86,11 @@ def test_a_disk_that_others_fill(whole: Path, monkeypatch: pytest.MonkeyPatch) -
     with small_disk(Path.cwd(), str(2 * whole.stat().st_size)) as disk:
         filler = disk / "filler"
 
-        def filling(layers: DevicePartRunner, launched: Launched) -> Finished:
+        def filling(layers: DevicePartRunner, *given: Any) -> Finished:
             calls.append(1)
             if len(calls) > FINISHED:
                 fill(filler)
-            return finish(layers, launched)
+            return finish(layers, *given)
 
         with monkeypatch.context() as patch:
             patch.setattr(DevicePartRunner, "finish", filling)
