@@ -152,17 +152,15 @@ def _seconds_of_jobs(
         gpu_seconds=layers.get(GPU, nothing),
     )
     start = overhead.once.around.total + sum(overhead.seconds_once(run, each))
-    stages = overhead.seconds(run, each)
     groups = seconds_by_group(
-        stages,
+        overhead.seconds(run, each),
         number,
         max(1, run.workers),
         in_turn=in_turn,
         idle=counts.idle,
         followed=overhead.followed,
     )
-    alone = nothing if overhead.followed else sum(stages.values())
-    total: Numbers = start + alone + np.maximum.reduce(list(groups.values()))
+    total: Numbers = start + np.maximum.reduce(list(groups.values()))
     return total
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import TypeAlias, TypeVar
 
@@ -112,7 +112,7 @@ class PlanTime:
 
     def _of_patches(self, patches: int) -> float:
         """Return the seconds of a job's patches, but for what the first takes longer."""
-        return self._alone * self.patch.together + max(self._by_group(patches).values())
+        return max(self._by_group(patches).values())
 
     @property
     def pace(self) -> StageSeconds:
@@ -124,11 +124,6 @@ class PlanTime:
     def between(self) -> float:
         """The seconds between two patches of a long job, with all workers together."""
         return max(_grouped(self.pace.by_stage(), in_turn=self.in_turn).values())
-
-    @property
-    def _alone(self) -> int:
-        """The patches that pass all stages while no other patch is at any stage."""
-        return 0 if self.followed else 1
 
     def _by_group(self, patches: int) -> dict[str, float]:
         groups = seconds_by_group(
@@ -167,15 +162,13 @@ class PlanTime:
 
         All other stages keep their times. The result is negative if they take more than ``total``.
         """
-        others, own = self._by_group(patches), self.patch.by_stage()[stage]
-        rounds = _rounds(stage, patches, self.workers)
-        group = _group(stage, in_turn=self.in_turn)
-        in_turn = others.pop(group) - (rounds - self._alone) * own  # stages it takes turns with
-        left = total - self.once - self._alone * (self.patch.together - own)
+        without = replace(self, patch=replace(self.patch, **{stage: 0.0}))
+        others, left = without._by_group(patches), total - self.once
+        in_turn = left - others.pop(_group(stage, in_turn=self.in_turn))
         beside = left - max(others.values())
         if self.followed and beside >= 0:
             beside = inf
-        return min(beside, (left - in_turn) / rounds)
+        return min(beside, in_turn / _rounds(stage, patches, self.workers))
 
 
 def seconds_by_group(
@@ -187,10 +180,10 @@ def seconds_by_group(
     idle: Number,
     followed: bool,
 ) -> dict[str, Number]:
-    """Return the seconds of a job's patches, by groups of stages that work at once.
+    """Return the seconds that a job's patches take if a group of stages sets the pace, by group.
 
-    The first patch counts only in a job that is followed by another. Else it passes all stages
-    alone.
+    The job takes as long as the slowest group. The first patch passes all stages alone, except in
+    a job that is followed by another.
 
     Stages that take turns are one group. The workers begin one after another, as their first
     patches are read. So they end one after another. If writing takes longer than reading, their
@@ -207,6 +200,7 @@ def seconds_by_group(
         followed: whether the next job begins before this one has ended.
     """
     alone = 0 if followed else 1
+    first = alone * sum(patch.values())
     seconds = {
         stage: (_rounds(stage, patches, workers) - alone) * taken for stage, taken in patch.items()
     }
@@ -214,7 +208,7 @@ def seconds_by_group(
     reading, writing = (patch[stage] for stage in SHARED)
     behind = (patches - 1) % workers * np.maximum(reading, writing)
     behind = behind + np.minimum(idle, patches - 1) * writing
-    return {group: s if group in SHARED else s + behind for group, s in groups.items()}
+    return {group: first + (s if group in SHARED else s + behind) for group, s in groups.items()}
 
 
 def _rounds(stage: ReportStage, patches: Number, workers: int) -> Number:
