@@ -226,11 +226,13 @@ def mednext(expansions: Sequence[int], blocks: Sequence[int], kernel: int) -> Ne
         skip = skips.pop()
         at = stage(added(higher(at, graph.maps[skip], expansions[level]), skip), level)
     graph.conv(at, 2, ONE, "identity")
-    return graph.network(f"mednext-{sum(expansions)}-k{kernel}")
+    return graph.network(f"mednext-{sum(expansions)}-{sum(blocks)}-k{kernel}")
 
 
 MEDNEXT_S = (2,) * 9, (2,) * 9
 MEDNEXT_B = (2, 3, 4, 4, 4, 4, 4, 3, 2), (2,) * 9
+MEDNEXT_M = (2, 3, 4, 4, 4, 4, 4, 3, 2), (3, 4, 4, 4, 4, 4, 4, 4, 3)
+MEDNEXT_L = (3, 4, 8, 8, 8, 8, 8, 4, 3), (3, 4, 8, 8, 8, 8, 8, 4, 3)
 
 UNETS: Mapping[str, Callable[[], Network]] = {
     "unet3d": unet3d,
@@ -240,7 +242,7 @@ UNETS: Mapping[str, Callable[[], Network]] = {
     "valid-unet": valid_unet,
     **{
         f"mednext-{size}-k{kernel}": partial(mednext, *widths, kernel)
-        for size, widths in (("s", MEDNEXT_S), ("b", MEDNEXT_B))
+        for size, widths in zip("sbml", (MEDNEXT_S, MEDNEXT_B, MEDNEXT_M, MEDNEXT_L), strict=True)
         for kernel in (3, 5)
     },
 }

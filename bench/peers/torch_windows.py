@@ -14,6 +14,9 @@ from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 
 
+RECOMPILED = 64  # a record has fewer extents and types of numbers
+
+
 class TorchWindows:
     """A network in PyTorch that computes windows of one shape.
 
@@ -41,6 +44,9 @@ class TorchWindows:
         self._dtype, self._layout = getattr(torch, TYPES[kind]), getattr(torch, layout)
         module: Any = TorchGraph(network, weights, self._dtype).eval()
         module.to(device).to(memory_format=self._layout)
+        # Each extent is compiled anew; beyond the limit, layers would be run one by one, silently.
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        torch._dynamo.config.recompile_limit = RECOMPILED
         self._module = torch.compile(module, dynamic=False) if compiled else module
 
     def taken(self, windows: Any) -> Any:
