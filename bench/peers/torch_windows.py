@@ -13,7 +13,6 @@ from bench.peers.torch_settings import LAYOUTS, PROPOSALS, TYPES, autotuned
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 
-
 RECOMPILED = 64  # a record has fewer extents and types of numbers
 
 
