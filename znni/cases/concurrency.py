@@ -1,4 +1,7 @@
-"""The numbers of cases that are prepared and written at the same time, and the memory for that."""
+"""The numbers of cases that are prepared and written at the same time, and the memory for that.
+
+The networks of cases run in turn: ``inference/turns.py``.
+"""
 
 from __future__ import annotations
 

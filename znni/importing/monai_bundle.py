@@ -31,6 +31,7 @@ from znni.importing.torch_module import read_module
 from znni.network.case_rules import Beyond, CaseRules, ResampleRule
 from znni.network.node import INPUT, Node, maps_of
 from znni.network.window import Window
+from znni.network.window_weights import SIGMA
 
 CONFIGS = tuple(f"configs/inference{ending}" for ending in (".json", ".yaml", ".yml"))
 METADATA = "configs/metadata.json"
@@ -121,7 +122,7 @@ def _window(config: Config) -> tuple[Window, Beyond]:
     inferer.check(
         "roi_size", "sw_batch_size", "overlap", "mode", "padding_mode", "sw_device", "device",
         "progress", "cache_roi_weight_map", "cpu_thresh", "buffer_steps", "buffer_dim",
-        sigma_scale=(0.125, [0.125] * 3), cval=(0, 0.0), roi_weight_map=(None,),
+        sigma_scale=(SIGMA, [SIGMA] * 3), cval=(0, 0.0), roi_weight_map=(None,),
         with_coord=(False,),
     )  # fmt: skip
     roi, overlap, mode, padding = inferer.values(

@@ -24,9 +24,10 @@ from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights
 from znni.network.window import Window
+from znni.network.window_weights import SIGMA
 
 BEYOND = "windows see zeros beyond the edges of a volume that is smaller than one"
-USUAL = "the weights of windows are those of sigma_scale=0.125"
+USUAL = f"the weights of windows are those of sigma_scale={SIGMA}"
 PLACED = "device='cpu' or 'gpu' says where the layers run, and outputs are where the inputs are"
 NEEDLESS = "znni has no use for it"
 

@@ -9,45 +9,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import Condition, Lock, get_ident
-from typing import Literal, TypeAlias
 
 from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.engine.pipeline import PreparedPlan, Turn
 from znni.inference.plan_choice import machine_here
+from znni.inference.turns import Turns
 from znni.network.network import Network
 from znni.plans.plan import Plan
 
 Prepare = Callable[[Plan], PreparedPlan]
-
-# What one run at a time does.
-Phase: TypeAlias = Literal["reading", "computing", "finishing"]
-
-
-class _Turns:
-    """The turns of runs. One run at a time is in each phase. A run is known by its thread.
-
-    Args:
-        changed: guards the turns, and is notified when one ends.
-    """
-
-    def __init__(self, changed: Condition) -> None:
-        self._changed = changed
-        self._runs: dict[Phase, int] = {}
-
-    def begin(self, run: int, *phases: Phase) -> None:
-        """Wait until no other run is in any of these phases. Then this run is."""
-        with self._changed:
-            self._changed.wait_for(lambda: all(self._runs.get(it, run) == run for it in phases))
-            self._runs |= dict.fromkeys(phases, run)
-
-    def end(self, run: int, *phases: Phase) -> None:
-        """End the turns of a run in these phases, if it has them."""
-        with self._changed:
-            for phase in phases:
-                if self._runs.get(phase) == run:
-                    del self._runs[phase]
-            self._changed.notify_all()
 
 
 class PreparedPlans:
@@ -68,7 +39,7 @@ class PreparedPlans:
         self._running: dict[int, Hashable] = {}  # by thread, what a run uses; None: nothing yet
         self._used = False
         self._changed = Condition()
-        self._turns = _Turns(self._changed)
+        self._turns = Turns(self._changed)
         self._building = Lock()
 
     def get(self, plan: Plan, kind: Hashable, prepare: Prepare) -> PreparedPlan:

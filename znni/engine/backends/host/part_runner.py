@@ -67,7 +67,7 @@ class HostPartRunner:
             return [self._windows(stopwatch)]
         column = Column(self._plan.network.sweep_axis)
 
-        def work(block: Block) -> Float32 | Fragments:
+        def layers(block: Block) -> Float32 | Fragments:
             on_gpu = self._on_gpu.in_use() if self._on_gpu else nullcontext()
             with stopwatch.during("host_layers"), on_gpu:
                 fragments = fragments_of(block)
@@ -77,7 +77,7 @@ class HostPartRunner:
                 column.done(block.tile.computed)
                 return output
 
-        return [work]
+        return [layers]
 
     def dense(self, fragments: Fragments, *, follows: bool = False) -> Float32:
         """Return the dense output (f', Z, Y, X) of a patch.

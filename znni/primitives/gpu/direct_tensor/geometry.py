@@ -1,6 +1,7 @@
 """A block of a direct convolution on tensor cores: its sizes, its memory and its cycles.
 
-This is arithmetic on sizes, which needs no device.
+This is arithmetic on sizes, which needs no device. ``fitting.py`` chooses blocks by it, and
+declines kernels for which none fits.
 """
 
 from __future__ import annotations
