@@ -248,18 +248,32 @@ def test_an_array_in_memory() -> None:
     np.testing.assert_allclose(found, blended(net, x), rtol=0, atol=1e-4)
 
 
+def _unet(nets: Any) -> Any:
+    return nets.UNet(3, 2, 3, (4, 8), (2,), num_res_units=1, norm="INSTANCE")
+
+
+def _mednext(nets: Any) -> Any:
+    import norm_networks
+
+    module = nets.MedNeXt(
+        3, 8, 2, 3, kernel_size=3, blocks_down=(1,), blocks_bottleneck=1, blocks_up=(1,)
+    )  # fmt: skip
+    return norm_networks.varied(module)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("make", [_unet, _mednext])
 @pytest.mark.parametrize(("overlap", "mode"), [(0.25, "constant"), (0.5, "gaussian")])
-def test_windows_are_those_of_monai(overlap: float, mode: Any) -> None:
+def test_windows_are_those_of_monai(overlap: float, mode: Any, make: Any, device: Any) -> None:
     torch = pytest.importorskip("torch")
     inferers = pytest.importorskip("monai.inferers")
-    nets = pytest.importorskip("monai.networks.nets")
     torch.manual_seed(5)
-    model = nets.UNet(3, 2, 3, (4, 8), (2,), num_res_units=1, norm="INSTANCE").eval()
+    model = make(pytest.importorskip("monai.networks.nets")).eval()
     images = torch.rand(2, 2, 15, 20, 23)
     size = (16, 16, 8)
     ours = SlidingWindowInferer(
-        size, overlap=overlap, mode=mode, sw_batch_size=3, costs="built-in", device="cpu"
+        size, overlap=overlap, mode=mode, sw_batch_size=3, costs="built-in", device=device
     )
     found = ours(images, model)
     theirs = inferers.SlidingWindowInferer(size, 1, overlap=overlap, mode=mode)
