@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 from bench.record import Row
 from bench.table import markdown
@@ -74,25 +75,44 @@ def _beside_compiled(rows: Sequence[Row]) -> Iterator[tuple[str, Row]]:
         yield network, line
 
 
+# Records of MedNeXt on windows of a GPU.
+GPU_MEDNEXT = {
+    "gpu-mednext-s-k3-h200.json": "MedNeXt S, kernels 3³",
+    "gpu-mednext-s-k3-windows-h200.json": "MedNeXt S, kernels 3³",
+    "gpu-mednext-s-k5-h200.json": "MedNeXt S, kernels 5³",
+    "gpu-mednext-s-k5-windows-h200.json": "MedNeXt S, kernels 5³",
+    "gpu-mednext-m-k3-h200.json": "MedNeXt M, kernels 3³",
+}
+
+
 def gpu_mednext(records: Records) -> str:
-    """Return MedNeXt on one window of a GPU beside compiled PyTorch, with their errors."""
-    lines, names = [], []
-    for kernel in (3, 5):
-        names.append(f"gpu-mednext-s-k{kernel}-h200.json")
-        rows = records[names[-1]].rows
-        ours = _by_class(rows)
-        line = {"network": f"MedNeXt S, kernels {kernel}³"}
-        for ours_in, said in (("tf32", ("fp16", "bf16")), ("float32", ("tf32",))):
-            own = ours[ours_in]
-            line[f"class {ours_in}"] = f"{own['seconds'] * 1e3:.1f} ms, error {own['error']:.0e}"
-            for numbers in said:
-                (peer,) = (row for row in rows if f" {numbers} " in str(row["name"]))
-                gain = as_times(peer["seconds"] / own["seconds"])
-                line[f"PyTorch {numbers}"] = (
-                    f"{peer['seconds'] * 1e3:.1f} ms ({gain}), error {peer['error']:.0e}"
-                )
-        lines.append(line)
-    return captioned(records, names, lines)
+    """Return MedNeXt on one window of a GPU beside compiled PyTorch, with errors and floors."""
+    lines = [
+        _mednext_line(title, extent, list(rows))
+        for name, title in GPU_MEDNEXT.items()
+        for extent, rows in groupby(records[name].rows, lambda row: str(row["window"]))
+    ]
+    return captioned(records, list(GPU_MEDNEXT), lines)
+
+
+def _mednext_line(title: str, extent: str, rows: list[Row]) -> Line:
+    side, ours = extent.split("x", maxsplit=1)[0], _by_class(rows)
+    line = {"network": title, "window": f"{side}³"}
+    for ours_in, said in (("tf32", ("fp16", "bf16")), ("float32", ("tf32",))):
+        own = ours[ours_in]
+        floor = sum(step["floor_seconds"] or 0.0 for step in own["steps"])
+        line[f"class {ours_in} (floor)"] = (
+            f"{own['seconds'] * 1e3:.1f} ms ({floor * 1e3:.1f}), error {own['error']:.0e}"
+        )
+        for numbers in said:
+            peers = [row for row in rows if f"-compiled {numbers} " in str(row["name"])]
+            line[f"PyTorch {numbers}"] = "".join(_mednext_peer(peer, own) for peer in peers)
+    return line
+
+
+def _mednext_peer(peer: Row, own: Row) -> str:
+    gain = as_times(peer["seconds"] / own["seconds"])
+    return f"{peer['seconds'] * 1e3:.1f} ms ({gain}), error {peer['error']:.0e}"
 
 
 def gpu_unet_windows(records: Records) -> str:
