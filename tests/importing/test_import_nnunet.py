@@ -133,16 +133,17 @@ def test_one_fold_is_given_by_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_post_processing_is_named_if_there_is_some(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["pkl", "json"])
+def test_post_processing_is_named_if_there_is_some(ending: str, tmp_path: Path) -> None:
     folder = write_results(
         tmp_path, results_plans((0, 1, 2), ["ZScoreNormalization"]), [results_module(0)]
     )
     assert "postprocessing" not in str(znni.import_network(folder, tmp_path / "none.yaml"))
     evaluated = folder / "crossval_results_folds_0"
     evaluated.mkdir()
-    (evaluated / "postprocessing.pkl").touch()
+    (evaluated / f"postprocessing.{ending}").touch()
     made = znni.import_network(folder, tmp_path / "net.yaml")
-    said = "crossval_results_folds_0/postprocessing.pkl is not applied; znni nnunet predict does"
+    said = f"crossval_results_folds_0/postprocessing.{ending} is not applied; znni nnunet predict"
     assert said in str(made)
 
 

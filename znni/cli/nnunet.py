@@ -93,7 +93,7 @@ def predict(
         output_option(
             "-pp_pkl_file",
             metavar="FILE",
-            help="Remove components as this postprocessing.pkl says. Default: remove none.",
+            help="Remove components as postprocessing.pkl, or .json, says. Default: remove none.",
         ),
     ] = None,
     save_probabilities: Annotated[

@@ -37,6 +37,12 @@ class _Json(BaseModel):
     postprocessing_kwargs: list[dict[str, Any]]
 
 
+def postprocessing_of(folder: Path) -> Path | None:
+    """Return the file of a folder that describes postprocessing, if there is one."""
+    found = (folder / name for name in (PICKLE, JSON))
+    return next((file for file in found if file.is_file()), None)
+
+
 def read_postprocessing(path: Path) -> tuple[Rule, ...]:
     """Return the rules of a file of nnU-Net's postprocessing.
 
@@ -47,10 +53,9 @@ def read_postprocessing(path: Path) -> tuple[Rule, ...]:
         InvalidInput: there is none, or it cannot be read, or it is not as nnU-Net writes it.
     """
     if path.is_dir():
-        found = [path / name for name in (PICKLE, JSON) if (path / name).is_file()]
-        if not found:
+        if (found := postprocessing_of(path)) is None:
             raise InvalidInput(f"{path} has no {PICKLE}; give nnU-Net's own folder")
-        path = found[0]
+        path = found
     if path.suffix == ".json":
         held = read_json(path, _Json)
         return _rules(path.name, held.postprocessing_fns, held.postprocessing_kwargs)

@@ -32,6 +32,7 @@ from znni.importing.nnunet_plans import (
     scaling_of,
     spacing_of,
 )
+from znni.importing.nnunet_postprocessing import postprocessing_of
 from znni.importing.steps import Found, Graph, GraphSteps, Layered, Original, Settings, affine
 from znni.importing.torch_checkpoint import read_held
 from znni.importing.torch_module import read_module
@@ -40,7 +41,6 @@ from znni.network.node import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
 
-POSTPROCESSING = "postprocessing.pkl"
 ARCHITECTURES = ("PlainConvUNet", "ResidualEncoderUNet", "ResidualUNet")
 MODULES = (
     "Conv3d", "InstanceNorm3d", "BatchNorm3d", "Dropout3d", "LeakyReLU", "ReLU", "ELU", "GELU",
@@ -115,7 +115,8 @@ def read_results(results: Results) -> Found:
     )
     notes += tuple(
         f"{file.relative_to(place)} is not applied; znni nnunet predict does so with -pp_pkl_file"
-        for file in sorted(place.glob(f"*/{POSTPROCESSING}"))
+        for file in map(postprocessing_of, sorted(place.iterdir()))
+        if file
     )
     if len(folds) > 1:
         notes += (f"the outputs of {counted(len(folds), 'fold')} are averaged",)

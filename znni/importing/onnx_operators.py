@@ -16,8 +16,8 @@ from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.axis_operators import END
 from znni.importing.calls import Value
-from znni.importing.onnx_gelu import addition, error_function, multiplication
 from znni.importing.onnx_nodes import NodeCall
+from znni.importing.onnx_sums_and_products import addition, error_function, multiplication
 from znni.importing.operators import total
 
 VOXELS = (2, 3, 4)  # the axes of (n, f, z, y, x)
