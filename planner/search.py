@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Self
 
 from planner.candidate import Candidate
@@ -19,7 +20,6 @@ from planner.space import Space
 from znni.core.errors import InvalidInput, option
 from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
 from znni.core.shapes import Shape5, Vec3
-from znni.network.frames import can_be_swept
 from znni.network.geometry import input_box
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
@@ -51,8 +51,8 @@ class Search(Space):
 
         The search is exhaustive over five choices: the patch sizes fitted to the output; the cut
         point between host and GPU; the windows that a GPU computes at once; the nested segments on
-        each device; and each layer's primitives, with the pieces of its batch. For long jobs on a
-        GPU, it also looks for a sweep, if it may.
+        each device; and each layer's primitives, with the pieces of its batch. It also looks for a
+        sweep, if it may, for long jobs and if nothing else fits.
 
         It tries patches in the order of a lower bound on their time. It ends when the bound passes
         the slowest of the best plans found. If the output is very large, many patch sizes differ by
@@ -79,7 +79,10 @@ class Search(Space):
             self.dividing("power-of-two")._add_fastest(best)
         self._add_fastest(best)
         if not best.plans:
-            raise does_not_fit(self.smallest(), self.overhead)
+            smallest = self.smallest()
+            if _lacking(smallest) > 0:
+                raise does_not_fit(smallest, self.overhead)
+            best.add(smallest)
         return best.plans
 
     def _by_cut_points(self) -> list[Self]:
@@ -118,40 +121,39 @@ class Search(Space):
             some._try_near(patches, best)
         for some, patches in tried:  # a later search may have found another patch
             some._try_near(patches, best)
-        if self._may_sweep(best):
-            self.on(HOST if self.given.is_tiled else GPU).sweeping()._add_sweeps(best)
+        if sweeps := self._sweeps_beside(best):
+            sweeps._add_sweeps(best)
 
-    def _may_sweep(self, best: BestPlans) -> bool:
-        """Return whether sweeps are worth their search, given the best plans so far.
+    def _sweeps_beside(self, best: BestPlans) -> Self | None:
+        """Return the search for sweeps if they are worth it, given the best plans so far.
 
-        They need layers with context. All layers of a tiled network must be on the host, because
-        no GPU sweeps them. Those of other networks must be on one GPU. On the host, their sweeps
-        gain little.
+        Without any plan, all sweeps are. Else all layers of a tiled network must be on the host,
+        because no GPU sweeps them. Those of other networks must be on one GPU. On the host, their
+        sweeps gain little.
         """
-        if not (self.sweeps and best.plans and best.plans[0].seconds >= LONG_JOB):
-            return False
-        if self.network.is_swept or not (can_be_swept(self.given) and self._axes_apart):
-            return False
-        if self.division == "all":  # a sweep is found with pieces of powers of two
-            return False
-        parts = best.plans[0].parts
-        on_gpu = not self.given.is_tiled
-        return self.overhead.workers == 1 and all(it.has_own_memory == on_gpu for it in parts)
+        sweeps = self.among_sweeps
+        if sweeps is None or not best.plans:
+            return sweeps
+        if best.plans[0].seconds < LONG_JOB or self.division == "all":
+            return None  # a sweep is found with pieces of powers of two
+        device = HOST if self.given.is_tiled else GPU
+        return sweeps.on(device) if all(it.device == device for it in best.plans[0].parts) else None
 
     def _add_sweeps(self, best: BestPlans) -> None:
         """Add the fastest sweep to the best plans so far, if it gains enough.
 
         Only some patches are tried for each axis, and those near the best of them all.
         """
-        seconds, tried = best.plans[0].seconds, {axis: set[Vec3]() for axis in self.axes}
+        known = best.plans[0] if best.plans else None
+        seconds, tried = known.seconds if known else inf, {axis: set[Vec3]() for axis in self.axes}
         sweeps = BestPlans(1, seconds)
-        most = min(MOST_PRICES_OF_SWEEPS, int(PRICES_PER_SECOND * seconds)) // len(tried)
+        most = int(min(MOST_PRICES_OF_SWEEPS, PRICES_PER_SECOND * seconds)) // len(tried)
         for axis, patches in tried.items():
             thin = thin_patches(self.output, self.network.granularity, axis)
             self.sweeping(axis)._try_all(thin, patches, sweeps, most)
         for axis in [it.network.sweep_axis for it in sweeps.plans]:
             self.sweeping(axis)._try_near(tried[axis], sweeps, most // 2)
-        gain = 1.0 if best.plans[0].is_swept else GAIN_OF_SWEEPS  # the known plan may sweep
+        gain = GAIN_OF_SWEEPS if known and not known.is_swept else 1.0
         for sweep in sweeps.plans:
             if gain * sweep.seconds < seconds:
                 best.add(sweep)
@@ -184,8 +186,9 @@ class Search(Space):
         """Return the plan that takes the least memory, whatever the time and the limits.
 
         Some plans take more of one device and less of another. Then the plan wins whose largest
-        shortage on any device is smallest. Its patch is the network's granularity, the smallest
-        that it can compute. ``patch_sizes.py`` is not asked: it lists what is worth trying.
+        shortage on any device is smallest. It may be a sweep. Its patch is the network's
+        granularity, the smallest that it can compute. ``patch_sizes.py`` is not asked: it lists
+        what is worth trying.
 
         Raises:
             InvalidInput: the primitives cannot compute the smallest patch.
@@ -194,6 +197,18 @@ class Search(Space):
             return self.dividing("power-of-two").smallest()
         if len(apart := self.by_network) > 1:
             return min((some.smallest() for some in apart), key=_lacking)
+        smallest, sweeps = self._smallest_of_one_kind(), self.among_sweeps
+        for sweep in sweeps.by_axis if sweeps else ():
+            if sweep.least_kept < smallest.device_memory.working:
+                smallest = min(smallest, sweep.smallest(), key=_lacking)
+        return smallest
+
+    def _smallest_of_one_kind(self) -> Plan:
+        """Return the plan that takes the least memory, among sweeps along one axis or other plans.
+
+        Raises:
+            InvalidInput: the primitives cannot compute the smallest patch.
+        """
         patch = self.network.granularity
         patch_candidate = self.patch_candidate(patch)
         candidates = [

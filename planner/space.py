@@ -223,6 +223,26 @@ class Space:
         return other
 
     @property
+    def among_sweeps(self) -> Self | None:
+        """The search among sweeps; None if no plan may be one.
+
+        Sweeps need layers with context, and one process that computes all blocks in order.
+        """
+        if not self.sweeps or self.network.is_swept or self.overhead.workers > 1:
+            return None
+        if not can_be_swept(self.given) or not self._axes_apart:
+            return None
+        if self.given.is_tiled and not may_use_host(self.device):
+            return None
+        found = self.sweeping()
+        return found if found.cut_points else None
+
+    @property
+    def least_kept(self) -> float:
+        """The least bytes that any sweep keeps from block to block."""
+        return self.overhead.counts(self.network, self.network.granularity).kept
+
+    @property
     def by_axis(self) -> list[Self]:
         """The searches along each axis of sweeps, if there are several; else itself."""
         return [self.sweeping(axis) for axis in self.axes] if len(self.axes) > 1 else [self]
