@@ -18,7 +18,7 @@ from planner.patch_order import Waiting, quick_bounds, waiting_patches
 from planner.patch_sizes import patch_sizes_near, thin_patches
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
-from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
+from znni.core.processors import FASTEST, GPU, HOST, has_own_memory, may_use_gpu
 from znni.core.shapes import Shape5, Vec3
 from znni.network.geometry import input_box
 from znni.plans.block_storage import storage_for
@@ -121,23 +121,24 @@ class Search(Space):
             some._try_near(patches, best)
         for some, patches in tried:  # a later search may have found another patch
             some._try_near(patches, best)
-        if sweeps := self._sweeps_beside(best):
-            sweeps._add_sweeps(best)
+        sweeps = self._sweeps_beside(best)
+        for some in sweeps.by_device if sweeps else ():
+            some._add_sweeps(best)
 
     def _sweeps_beside(self, best: BestPlans) -> Self | None:
         """Return the search for sweeps if they are worth it, given the best plans so far.
 
-        Without any plan, all sweeps are. Else all layers of a tiled network must be on the host,
-        because no GPU sweeps them. Those of other networks must be on one GPU. On the host, their
-        sweeps gain little.
+        Without any plan, all sweeps are. Else all layers must be on one device. On the host, sweeps
+        of sliding networks gain little.
         """
-        sweeps = self.among_sweeps
-        if sweeps is None or not best.plans:
-            return sweeps
+        if not best.plans:
+            return self.among_sweeps
         if best.plans[0].seconds < LONG_JOB or self.division == "all":
             return None  # a sweep is found with pieces of powers of two
-        device = HOST if self.given.is_tiled else GPU
-        return sweeps.on(device) if all(it.device == device for it in best.plans[0].parts) else None
+        device, *others = (part.device for part in best.plans[0].parts)
+        if others or not (self.given.is_tiled or has_own_memory(device)):
+            return None
+        return self.on(device).among_sweeps
 
     def _add_sweeps(self, best: BestPlans) -> None:
         """Add the fastest sweep to the best plans so far, if it gains enough.
@@ -198,7 +199,7 @@ class Search(Space):
         if len(apart := self.by_network) > 1:
             return min((some.smallest() for some in apart), key=_lacking)
         smallest, sweeps = self._smallest_of_one_kind(), self.among_sweeps
-        for sweep in sweeps.by_axis if sweeps else ():
+        for sweep in sweeps.by_network if sweeps else ():
             if sweep.least_kept < smallest.device_memory.working:
                 smallest = min(smallest, sweep.smallest(), key=_lacking)
         return smallest

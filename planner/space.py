@@ -26,7 +26,6 @@ from znni.core.processors import (
     DeviceKind,
     has_own_memory,
     may_use_gpu,
-    may_use_host,
 )
 from znni.core.shapes import AXES, Axis, Box, Vec3, extent
 from znni.machine.machine import Machine
@@ -158,11 +157,16 @@ class Space:
         return other
 
     @property
-    def by_network(self) -> list[Self]:
-        """The searches for each axis of sweeps, or for each device if they have other networks."""
+    def by_device(self) -> list[Self]:
+        """The searches for each device if they have other networks; else itself."""
         if self.device != FASTEST or not self.network.split:
-            return self.by_axis
+            return [self]
         return [some for some in (self.on(GPU), self.on(HOST)) if some.cut_points]
+
+    @property
+    def by_network(self) -> list[Self]:
+        """The searches for each axis of sweeps, and for each device if they have other networks."""
+        return [each for some in self.by_device for each in some.by_axis]
 
     def through(self, cut_points: Iterable[CutPoint]) -> Self:
         """Return the search among plans with one of these cut points."""
@@ -205,19 +209,14 @@ class Space:
                 Of axes that differ by their names alone, it is the first. The longest come first.
 
         Raises:
-            InvalidInput: the network, or the device, sweeps no volume.
+            InvalidInput: the network sweeps no volume.
         """
         if not can_be_swept(self.given):
             raise InvalidInput(
                 f"network {self.given.name} sweeps no volume: a layer depends on a whole window, "
                 f"or on planes far ahead; plan without sweeping()"
             )
-        if self.given.is_tiled and not may_use_host(self.device):
-            raise InvalidInput(
-                f"network {self.given.name} sweeps volumes on the host alone; plan without "
-                f"sweeping(), or with device='cpu'"
-            )
-        other = self.on(HOST) if self.given.is_tiled else self._copied()
+        other = self._copied()
         other.axes = axes or self._axes_apart or ("z",)
         other.network = self.network.sweeping(other.axes[0])
         return other
@@ -231,8 +230,6 @@ class Space:
         if not self.sweeps or self.network.is_swept or self.overhead.workers > 1:
             return None
         if not can_be_swept(self.given) or not self._axes_apart:
-            return None
-        if self.given.is_tiled and not may_use_host(self.device):
             return None
         found = self.sweeping()
         return found if found.cut_points else None

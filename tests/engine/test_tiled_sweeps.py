@@ -22,7 +22,6 @@ from znni.engine.tiles import make_job, seen_by
 from znni.inference.planning import search
 from znni.network.frames import can_be_swept
 from znni.network.geometry import context, with_window
-from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import Float32, random_weights
 from znni.network.window import Window
@@ -181,10 +180,3 @@ def test_windows_are_not_swept() -> None:
     network = with_window(network_from_text(UNET, "unet.yaml"), Window(Vec3(16, 16, 16)))
     with pytest.raises(InvalidInput, match="sweeps no volume"):
         search(network, (64, 64, 64), **OPTIONS).sweeping()
-
-
-def test_gpus_sweep_no_tiled_network() -> None:
-    network: Network = network_from_text(UNET, "unet.yaml")
-    found = search(network, (64, 64, 64), machine="h100", device="gpu", costs="built-in")
-    with pytest.raises(InvalidInput, match="on the host alone"):
-        found.sweeping()

@@ -6,7 +6,7 @@ what differs between devices: memory, clocks, and ways to launch work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -98,11 +98,11 @@ class StepRunner(Protocol):
     def within(self, maps: Array, box: Box) -> Array:
         """Return the samples of a value in a box."""
 
-    def launch(self, key: tuple[Array, int], work: Callable[[], Array]) -> Array:
+    def launch(self, key: tuple[Array, Hashable], work: Callable[[], Array]) -> Array:
         """Do work, or do again what equal work did.
 
         Args:
-            key: the input, and a number that equal work shares.
+            key: the input, and a value that equal work shares.
             work: queues the steps, and returns their result.
         """
 
@@ -237,7 +237,8 @@ class Executor:
             target: as for ``__call__``.
         """
         edges, number = self._edges(start)
-        return self._runner.launch((x, number), lambda: self._run(level, x, edges[level], target))
+        key = x, (number, self._behind)
+        return self._runner.launch(key, lambda: self._run(level, x, edges[level], target))
 
     def _edges(self, start: Vec3) -> tuple[list[list[Edges | None]], int]:
         """Return the ``Edges`` of all steps, for a block that begins at this voxel.

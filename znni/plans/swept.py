@@ -11,14 +11,17 @@ happens after a block that was not computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
+from znni.core.processors import DeviceKind, has_own_memory
+from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized, round_up
+from znni.machine.packed_arrays import packed_bytes
 from znni.network.geometry import block_geometry
 from znni.network.layers import Layer, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT
+from znni.plans.array_layout import SECTOR, packed_storages
 from znni.plans.block_storage import BlockStorage
 from znni.plans.segments import Segment, Step
 from znni.plans.totals import Number
@@ -77,17 +80,21 @@ class KeptPlanes(NamedTuple):
         shape: the shape of the planes that are kept of each filling.
         at: where they lie in the array, before the new ones.
         ahead: the samples by which the planes lie further on that the next block needs there.
+        nbytes: the bytes of the kept planes, for all passes.
     """
 
     passes: int
     shape: Shape5
     at: Box
     ahead: Vec3
+    nbytes: int
 
     @property
-    def nbytes(self) -> int:
-        """The bytes of the kept planes, for all passes."""
-        return self.passes * self.shape.nbytes
+    def new(self) -> Box:
+        """The place of the new planes, behind the kept ones."""
+        ends = zip(*self.at, self.ahead, strict=True)
+        start = Vec3(*(stop if ahead else start for start, stop, ahead in ends))
+        return Box(start, self.at.stop + self.ahead)
 
     @property
     def first_and_last(self) -> tuple[Box, Box]:
@@ -167,7 +174,9 @@ def swept_steps(
     """
     steps = [step for segment in segments for step in segment.steps]
     if storage:
-        return tuple(_in_block(step, storage, axis) for step in steps)
+        device = segments[0].device
+        packed = packed_storages(steps, storage)
+        return tuple(_in_block(step, storage, axis, device, packed) for step in steps)
     inputs = input_planes(segments, axis)
     return tuple(
         SweptStep(own.behind, after and _kept(after, step, axis))
@@ -175,16 +184,31 @@ def swept_steps(
     )
 
 
-def _in_block(step: Step, storage: BlockStorage, axis: Axis) -> SweptStep:
-    """Return the part of a tiled network's step in a sweep."""
+def _in_block(
+    step: Step, storage: BlockStorage, axis: Axis, device: DeviceKind, packed: Mapping[str, int]
+) -> SweptStep:
+    """Return the part of a tiled network's step in a sweep.
+
+    Args:
+        step: the step.
+        storage: the arrays of a block.
+        axis: the axis of the sweep.
+        device: the device. On a GPU, the gaps between rows are kept with the planes.
+        packed: the storages whose values are packed, with the parts of their numbers.
+    """
     name, geometry = step.gives, storage.geometry
     behind, at = geometry.behind[name], storage.kept.get(name)
     if at is None:
         return SweptStep(behind)
     ahead = resized(ZERO, axis, extent(geometry.frames[name].computed.size, axis))
-    return SweptStep(
-        behind, KeptPlanes(1, Shape5.of(storage.items, storage.maps[name], at.size), at, ahead)
-    )
+    shape = Shape5.of(storage.items, storage.maps[name], at.size)
+    if parts := packed.get(storage.locations[name].storage, 0):
+        nbytes = packed_bytes(shape, parts)
+    elif has_own_memory(device) and axis != "x":
+        nbytes = shape._replace(x=round_up(shape.x, SECTOR)).nbytes
+    else:
+        nbytes = shape.nbytes
+    return SweptStep(behind, KeptPlanes(1, shape, at, ahead, nbytes))
 
 
 def _kept(after: InputPlanes, step: Step, axis: Axis) -> KeptPlanes | None:
@@ -192,9 +216,8 @@ def _kept(after: InputPlanes, step: Step, axis: Axis) -> KeptPlanes | None:
     if after.shape is None:
         return None
     at = Box(ZERO, after.shape.size)
-    return KeptPlanes(
-        after.passes, after.shape, at, resized(ZERO, axis, extent(step.shape_out, axis))
-    )
+    ahead = resized(ZERO, axis, extent(step.shape_out, axis))
+    return KeptPlanes(after.passes, after.shape, at, ahead, after.passes * after.shape.nbytes)
 
 
 def input_planes(segments: Sequence[Segment], axis: Axis) -> tuple[InputPlanes, ...]:

@@ -36,6 +36,7 @@ def repeated(records: Records) -> str:
         "sweeps-unet3d-2-cores.json": "CPU",
         "sweeps-h200.json": "GPU",
         "sweeps-unet3d-h200.json": "GPU",
+        "sweeps-nnunet-h200.json": "GPU",
     }
     for name, device in devices.items():
         for row in sorted(records[name].rows, key=lambda row: (row["network"], row["memory_gib"])):
@@ -45,7 +46,9 @@ def repeated(records: Records) -> str:
                 gain = row["plain_seconds"] / row["chosen_seconds"]
                 share += f", {row['chosen_repeated']:.0%} ({gain:.1f}x)"
             line[f"{device}, {row['memory_gib']:.0f} GiB"] = share
-    return f"{markdown(list(lines.values()))}\n\n{caption(records, devices, 'Predicted')}"
+    titles = dict.fromkeys(title for line in lines.values() for title in line)
+    filled = [{title: line.get(title, "") for title in titles} for line in lines.values()]
+    return f"{markdown(filled)}\n\n{caption(records, devices, 'Predicted')}"
 
 
 def gpu_predictions(records: Records) -> str:

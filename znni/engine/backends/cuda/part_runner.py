@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from znni.core.option_types import OutputType
 from znni.core.shapes import Shape5
 from znni.core.trace import GPU_TRACK, note_span
-from znni.engine.backends.cuda.carried import PlaneCopies
+from znni.engine.backends.cuda.carried import PackedPlaneCopies, PlaneCopies
 from znni.engine.backends.cuda.labels import DeviceLabels
 from znni.engine.backends.cuda.recombine import DeviceRecombination
 from znni.engine.backends.cuda.scaling import DeviceScaling
@@ -36,7 +36,7 @@ from znni.machine.cuda_kernels import load_kernels
 from znni.machine.device_arena import ALIGNMENT
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
-from znni.plans.program import program_of
+from znni.plans.program import Program, program_of
 from znni.plans.segments import Step
 
 
@@ -92,7 +92,7 @@ class DevicePartRunner:
                 program = program_of(plan.network, part, ALIGNMENT, spare_bytes(plan.network))
                 steps = built_steps(program, to_run.catalogue, to_run.weights)
                 load_clearing(program)
-                copy_planes = PlaneCopies(program.swept.axis) if program.swept else None
+                copies = copies_for(program)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
                 itemsize = plan.input_itemsize
                 given = plan.network.in_features, itemsize
@@ -101,7 +101,7 @@ class DevicePartRunner:
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             with self._compute:
-                self._runner = CudaStepRunner(program, plan.network, self._compute, copy_planes)
+                self._runner = CudaStepRunner(program, plan.network, self._compute, *copies)
             self._executor = Executor(program, steps, runner=self._runner, carrier=self._runner)
             self._upload = Upload(self._copied_at_once(part), self._compute, itemsize, scale)
             extents = plan.network.blended_extents(plan.patch)
@@ -215,6 +215,15 @@ class DevicePartRunner:
         if not steps:  # recorded work
             note_span("gpu_layers", ended - computing, ended, track=GPU_TRACK)
         return copying, computing
+
+
+def copies_for(program: Program) -> tuple[PlaneCopies | None, PackedPlaneCopies | None]:
+    """Return the copies of the planes that a program carries, and of those of packed values."""
+    if program.swept is None:
+        return None, None
+    copy = PlaneCopies(program.swept.axis)
+    packed = any(each.carried and program.arrays[each.writes.array].parts for each in program.steps)
+    return copy, PackedPlaneCopies(program.swept.axis, copy) if packed else None
 
 
 class _OutputBuffer:

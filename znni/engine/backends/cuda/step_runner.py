@@ -10,7 +10,7 @@ steps of the first blocks are launched one by one, and only these are timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
@@ -22,13 +22,15 @@ from znni.engine.backends.cuda.packed_values import PackedValues
 from znni.engine.backends.cuda.transfer import CopiedOnRead, Span
 from znni.engine.executor import Array, BuiltStep, OutputMemory
 from znni.machine.arena import output_into
+from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, device_workspace
-from znni.machine.packed_arrays import PackedArray, in_words, voxel_shape
+from znni.machine.packed_arrays import PackedArray, groups_for, in_words, voxel_shape
 from znni.network.layers import PackedLayer
 from znni.network.network import Network
 from znni.plans.array_layout import SECTOR, SECTOR_BYTES
-from znni.plans.program import ArrayPlace, PlacedStep, Program, View
+from znni.plans.program import ArrayPlace, Carried, PlacedStep, Program, View
 from znni.plans.segments import Step
+from znni.plans.swept import KeptPlanes
 from znni.primitives.gpu.common.clearing import clear_outside, clearing_kernel
 
 # Bytes of each step for the alignment of the arrays in its workspace. Tiled networks have few.
@@ -36,6 +38,9 @@ STEP_SPARE = 32 * ALIGNMENT
 
 # A function that copies some planes of an array to another one.
 CopyPlanes: TypeAlias = Callable[[Any, Any], None]
+
+# A function that exchanges planes of a packed value with those that are carried.
+CarryPacked: TypeAlias = Callable[[PackedArray, PackedArray, KeptPlanes], None]
 
 
 def spare_bytes(network: Network) -> int:
@@ -51,6 +56,7 @@ class CudaStepRunner:
         network: the network.
         stream: the stream that computes, which is the current one.
         copy_planes: the function that copies what a sweep carries. None: there are no sweeps.
+        carry_packed: the same for packed values. None: no value that is carried is packed.
 
     Attributes:
         arrays: the arrays of the arena, by name.
@@ -63,24 +69,37 @@ class CudaStepRunner:
         network: Network,
         stream: Any,
         copy_planes: CopyPlanes | None = None,
+        carry_packed: CarryPacked | None = None,
     ) -> None:
         late = [each.step.primitive for each in program.steps if each.late_at is not None]
         if late:
             raise ValueError(f"{late[0]} makes its output late, which primitives of a GPU may not")
         self._stream = stream
         self._copy = copy_planes
+        self._carry_packed = carry_packed
         self._arena = DeviceArena(program.size, spare=0)
         self._graphs = DeviceGraphs(stream) if program.storage else None
         self._packed = PackedValues(program, network)
         self.spans: list[tuple[Step, Span]] | None = None
         self.arrays = {name: self._array(array) for name, array in program.arrays.items()}
         self._carried = {
-            each.step.gives: self._arena.array_at(
-                carried.start, (carried.kept.passes, *carried.kept.shape)
-            )
+            each.step.gives: self._planes(carried, program.arrays[each.writes.array])
             for each in program.steps
             if (carried := each.carried)
         }
+
+    def _planes(self, carried: Carried, array: ArrayPlace) -> Any:
+        """Return the memory for the planes of an array that a sweep carries.
+
+        If they span the rows of the array, they lie with the same gaps between these.
+        """
+        start, passes, shape = carried.start, carried.kept.passes, carried.kept.shape
+        if array.parts:
+            voxels = self._arena.array_at(start, voxel_shape(shape, array.parts), np.float16)
+            records = cupy().zeros((groups_for(shape.f), 2), np.uint32)
+            return PackedArray(voxels, records, shape.f)
+        pitch = array.rows.pitch if array.rows and shape.x == array.shape.x else shape.x
+        return self._arena.array_at(start, (passes, *shape[:4], pitch))[..., : shape.x]
 
     def _array(self, array: ArrayPlace) -> Any:
         """Return an array at its place in the arena."""
@@ -108,17 +127,25 @@ class CudaStepRunner:
         """Queue the copies of the planes that a sweep carries: to an array, and then from it."""
         assert self._copy is not None
         assert placed.carried is not None
-        carried = self._carried[placed.step.gives][passed]
-        first, last = placed.carried.kept.first_and_last
-        self._copy(carried, self.within(array, first))
-        self._copy(self.within(array, last), carried)
+        carried, kept = self._carried[placed.step.gives], placed.carried.kept
+        if isinstance(array, PackedArray):
+            assert self._carry_packed is not None
+            self._carry_packed(array, carried, kept)
+            return
+        first, last = kept.first_and_last
+        self._copy(carried[passed], self.within(array, first))
+        self._copy(self.within(array, last), carried[passed])
 
     def forget(self) -> None:
         """Queue the clearing of the planes that a sweep carries."""
         for carried in self._carried.values():
-            carried.fill(0)
+            if isinstance(carried, PackedArray):
+                carried.voxels.fill(0)
+                carried.records.fill(0)
+            else:
+                carried.fill(0)
 
-    def launch(self, key: tuple[Array, int], work: Callable[[], Array]) -> Array:
+    def launch(self, key: tuple[Array, Hashable], work: Callable[[], Array]) -> Array:
         """Queue work, or launch the recording of equal work."""
         if self._graphs is None:
             return work()
@@ -130,9 +157,9 @@ class CudaStepRunner:
             finally:
                 self.spans = spans
 
-        x, number = key
+        x, equal = key
         return self._graphs.launch(
-            (x.data.ptr, number), lambda: self._with_cleared_records(work), record
+            (x.data.ptr, equal), lambda: self._with_cleared_records(work), record
         )
 
     def _with_cleared_records(self, work: Callable[[], Array]) -> Array:

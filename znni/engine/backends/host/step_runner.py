@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from znni.core.shapes import Box
@@ -79,7 +79,7 @@ class HostStepRunner:
         for carried in self._carried.values():
             carried[...] = 0
 
-    def launch(self, _key: tuple[Array, int], work: Callable[[], Array]) -> Array:
+    def launch(self, _key: tuple[Array, Hashable], work: Callable[[], Array]) -> Array:
         """Do work."""
         return work()
 
