@@ -88,6 +88,7 @@ def test_labels_before_are_further_maps(
     assert (without != labels).any()
 
 
+@pytest.mark.slow
 def test_a_turned_scan_has_turned_labels_before(tmp_path: Path) -> None:
     case = STAGE.replace("[CT],", "[CT], orientation: RAS,")
     net = second_stage(case=case)

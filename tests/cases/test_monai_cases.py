@@ -186,6 +186,7 @@ def test_channels_are_normalized_by_themselves(tmp_path: Path) -> None:
     assert differing(labels, *by_monai(bundle, files)) <= 3
 
 
+@pytest.mark.slow
 def test_the_largest_component_stays(tmp_path: Path) -> None:
     kept = {
         "_target_": "KeepLargestConnectedComponentd", "keys": "pred", "applied_labels": [1, 2],

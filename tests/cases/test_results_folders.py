@@ -44,6 +44,7 @@ def labels(path: Path) -> np.ndarray:
     return np.asarray(nibabel.load(path).dataobj)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_a_folder_that_cannot_be_made_is_one_clear_error() -> None:
     Path("out").touch()
