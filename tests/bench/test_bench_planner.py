@@ -108,6 +108,20 @@ def test_plans_with_and_without_sweeps_tell_what_they_do_again() -> None:
 
 
 @pytest.mark.slow
+def test_runs_of_a_sweep_and_of_blocks_are_compared() -> None:
+    network, size = load_network(NETWORKS / "cells-unet.yaml"), Vec3(48, 32, 32)
+    able = search(network, size, device="cpu", costs="built-in", border="same")
+    plain = able.fastest_for(Vec3(16, 16, 32))
+    swept = able.sweeping("z").fastest_for(Vec3(8, 32, 32))
+    assert plain
+    assert swept
+    row = sweeps.compare_runs(network, plain, swept, size)
+    assert row["apart"] < 1e-4
+    assert row["plain_measured"] > 0 < row["chosen_measured"]
+    assert row["chosen_declared_gib"] > 0 < row["chosen_peak_gib"]
+
+
+@pytest.mark.slow
 def test_strategies_of_the_paper_stand_beside_what_it_reached() -> None:
     there = MACHINES / "h200-node.yaml"
     paper = load_network(NETWORKS / "n337.yaml")
