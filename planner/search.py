@@ -131,10 +131,12 @@ class Search(Space):
         Without any plan, all sweeps are. Else all layers must be on one device. On the host, sweeps
         of sliding networks gain little.
         """
+        if self.division == "all":  # a sweep is found with pieces of powers of two
+            return None
         if not best.plans:
             return self.among_sweeps
-        if best.plans[0].seconds < LONG_JOB or self.division == "all":
-            return None  # a sweep is found with pieces of powers of two
+        if best.plans[0].seconds < LONG_JOB:
+            return None
         device, *others = (part.device for part in best.plans[0].parts)
         if others or not (self.given.is_tiled or has_own_memory(device)):
             return None
@@ -189,7 +191,8 @@ class Search(Space):
         Some plans take more of one device and less of another. Then the plan wins whose largest
         shortage on any device is smallest. It may be a sweep. Its patch is the network's
         granularity, the smallest that it can compute. ``patch_sizes.py`` is not asked: it lists
-        what is worth trying.
+        what is worth trying. Blocks that span a whole axis have no borders along it. So in a small
+        volume, they may take less.
 
         Raises:
             InvalidInput: the primitives cannot compute the smallest patch.
