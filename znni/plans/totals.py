@@ -164,11 +164,11 @@ class PlanTime:
         """
         without = replace(self, patch=replace(self.patch, **{stage: 0.0}))
         others, left = without._by_group(patches), total - self.once
-        in_turn = left - others.pop(_group(stage, in_turn=self.in_turn))
+        own = left - others.pop(_group(stage, in_turn=self.in_turn))
         beside = left - max(others.values())
         if self.followed and beside >= 0:
             beside = inf
-        return min(beside, in_turn / _rounds(stage, patches, self.workers))
+        return min(beside, own / _rounds(stage, patches, self.workers))
 
 
 def seconds_by_group(
