@@ -15,8 +15,8 @@ __device__ __forceinline__ float common_scale(const Record& one, const Record& o
   return fminf(one.scale, other.scale);
 }
 
-// Copies rows of `width` words to their place, with the common scale of two groups of records. `own` are
-// those of the numbers that are copied. They stay in their place if `source` is `into`.
+// Copies rows of `width` words to their place, with the common scale of two values. `own` has the records
+// of the value that is copied. Its numbers stay in their place if `source` is `into`.
 extern "C" __global__ void __launch_bounds__(THREADS)
     copy_scaled(const unsigned* source, long long source_stride, unsigned* into, long long into_stride,
                 long long rows, long long width, int shift, int parts, const Record* own,
@@ -28,8 +28,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int at = i * THREADS + threadIdx.x;
     const long long row = first_row + (at >> shift), x = first + (at & ((1 << shift) - 1));
     if (row >= rows || x >= width) continue;
-    const Record& record = own[(int)row / rows_of_record];
-    const float scale = common_scale(record, other[(int)row / rows_of_record]);
+    const int group = (int)row / rows_of_record;
+    const Record& record = own[group];
+    const float scale = common_scale(record, other[group]);
     const float factor = record.scale == 0.0f ? 1.0f : scale / record.scale;
     if (factor == 1.0f && source == into) continue;
     const float2 numbers = number_of(source[row * source_stride + x]);

@@ -4,8 +4,9 @@ If a convolution or a pooling cannot write a view with gaps, it makes its output
 and the output is copied.
 
 The work of a tiled network's block depends only on the place of its input, and on the part of it
-that lies outside the volume. So most blocks, and all windows, take one launch of recorded work. The
-steps of the first blocks are launched one by one, and only these are timed.
+that lies outside the volume. In a sweep, it also depends on the steps that are left out before a
+column. So most blocks, and all windows, take one launch of recorded work. The steps of the first
+blocks are launched one by one, and only these are timed.
 """
 
 from __future__ import annotations
