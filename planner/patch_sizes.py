@@ -1,6 +1,6 @@
 """Patch sizes that are worth trying for an output.
 
-``Search.smallest`` does not ask for them: its patch is the network's granularity.
+``Search.smallest`` does not ask for them: it looks for the least memory.
 """
 
 from __future__ import annotations

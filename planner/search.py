@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
+from itertools import product, starmap
 from math import inf
 from typing import Self
 
@@ -19,7 +20,7 @@ from planner.patch_sizes import patch_sizes_near, thin_patches
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
 from znni.core.processors import FASTEST, GPU, HOST, has_own_memory, may_use_gpu
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import AXES, Shape5, Vec3, round_up
 from znni.network.geometry import input_box
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
@@ -189,10 +190,8 @@ class Search(Space):
         """Return the plan that takes the least memory, whatever the time and the limits.
 
         Some plans take more of one device and less of another. Then the plan wins whose largest
-        shortage on any device is smallest. It may be a sweep. Its patch is the network's
-        granularity, the smallest that it can compute. ``patch_sizes.py`` is not asked: it lists
-        what is worth trying. Blocks that span a whole axis have no borders along it. So in a small
-        volume, they may take less.
+        shortage on any device is smallest. It may be a sweep. ``patch_sizes.py`` is not asked: it
+        lists what is worth trying.
 
         Raises:
             InvalidInput: the primitives cannot compute the smallest patch.
@@ -213,20 +212,36 @@ class Search(Space):
         Raises:
             InvalidInput: the primitives cannot compute the smallest patch.
         """
-        patch = self.network.granularity
-        patch_candidate = self.patch_candidate(patch)
         candidates = [
             self._plan(patch_candidate, candidates)
+            for patch_candidate in map(self.patch_candidate, self._smallest_patches())
             for cut in map(patch_candidate.cut, self.cut_points)
             if len(candidates := list(self._smallest_candidates(patch_candidate, cut)))
             == len(cut.partitions)
         ]
         if not candidates:
-            what = f"network {self.network.name} in patches of {patch}"
+            what = f"network {self.network.name} in patches of {self.network.granularity}"
             raise InvalidInput(
                 f"no primitives compute {what} on this device; give {option('device', HOST)}"
             )
         return min(candidates, key=_lacking)
+
+    def _smallest_patches(self) -> Iterator[Vec3]:
+        """Yield the patches of which one takes the least memory.
+
+        The smallest patch that a network can compute is its granularity. If the input of this patch
+        has a whole axis of the volume, a patch with the whole axis may take less: it has no borders
+        there.
+        """
+        network, least = self.network, self.network.granularity
+        extents = [[granule] for granule in least]
+        if network.is_tiled:
+            seen = input_box(network, least).size
+            for axis, tried, output, read in zip(AXES, extents, self.output, seen, strict=True):
+                thin = network.is_swept and axis == network.sweep_axis
+                if tried[0] < output <= read and not thin:
+                    tried.append(round_up(output, tried[0]))
+        return starmap(Vec3, product(*extents))
 
     def _try_all(
         self,

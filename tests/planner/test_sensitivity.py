@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from paths import MACHINES, NETWORKS
 from small_search import CATALOGUE, LIMIT, OUTPUT, small_search
 
 import znni
+from bench.unet_networks import UNETS
 from planner.bare_steps import sample_steps
 from planner.patch_sizes import axis_sizes
 from planner.search import Search
@@ -82,6 +85,22 @@ def test_the_memory_for_half_of_the_best_speed_is_that_of_the_limited_device() -
     memory = memory_for_half(search, least, "cpu")
     assert least < memory < 1.2 * best.memory.total
     assert search.within(memory, "cpu").fastest()[0].seconds < 2.5 * best.seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweeps", [True, False])
+def test_a_block_over_a_whole_axis_may_take_the_least_memory(sweeps: bool) -> None:
+    network, machine = UNETS["nnunet"](), MACHINES / "h100.yaml"
+    search = znni.search(network, (64, 300, 300), machine=machine, device="cpu", border="same")
+    search = replace(search, sweeps=sweeps)
+    least = search.smallest()
+    assert least.patch.z == 64 > search.network.granularity.z
+    within = search.within(least.memory.total)
+    assert within.fastest_for(search.network.granularity) is None
+    assert within.fastest()[0].memory.total <= least.memory.total
+    with pytest.raises(DoesNotFit) as refused:
+        search.within(least.memory.total - 1).fastest()
+    assert refused.value.needed == least.memory.total
 
 
 def test_a_plan_is_kept_under_every_limit_that_holds_it() -> None:
