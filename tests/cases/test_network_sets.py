@@ -285,6 +285,7 @@ def mapped_bytes(folder: Path) -> int:
     return taken
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
 def test_weights_of_networks_that_do_not_run_take_no_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -200,6 +200,7 @@ def test_a_network_of_torch() -> None:
         assert inferer(images, model).shape == found.shape
 
 
+@pytest.mark.slow
 def test_a_network_that_goes_back_to_training() -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 1), torch.nn.BatchNorm3d(2)).eval()

@@ -41,12 +41,14 @@ def values(path: str) -> Any:
     return output.read(Box(Vec3(0, 0, 0), output.size))
 
 
+@pytest.mark.slow_cases
 def test_a_run_sweeps_and_its_output_is_that_of_the_reference(plan: Plan) -> None:
     api.infer("volume.h5", "tiny.yaml", "out.h5", plan=plan, **OPTIONS)
     np.testing.assert_allclose(values("out.h5"), expected(voxels(LONG_VOLUME)), atol=TOLERANCE)
     assert verify("out.h5").wrong == 0
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", ["out.h5", "out.zarr"])
 def test_a_run_that_stopped_within_a_column_goes_on(plan: Plan, name: str) -> None:
     interrupt(name, plan=plan, **OPTIONS)
@@ -55,6 +57,7 @@ def test_a_run_that_stopped_within_a_column_goes_on(plan: Plan, name: str) -> No
     np.testing.assert_allclose(values(name), expected(voxels(LONG_VOLUME)), atol=TOLERANCE)
 
 
+@pytest.mark.slow_cases
 def test_each_part_begins_its_own_sweeps(plan: Plan) -> None:
     for index in range(3):
         api.infer("volume.h5", "tiny.yaml", "out.zarr", part=f"{index}/3", plan=plan, **OPTIONS)
@@ -62,6 +65,7 @@ def test_each_part_begins_its_own_sweeps(plan: Plan) -> None:
     np.testing.assert_allclose(values("out.zarr"), expected(voxels(LONG_VOLUME)), atol=TOLERANCE)
 
 
+@pytest.mark.slow_cases
 def test_constant_blocks_are_skipped_and_a_sweep_begins_behind_them(plan: Plan) -> None:
     volume = voxels(LONG_VOLUME)
     volume[20:80] = 7
