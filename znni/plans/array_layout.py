@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from znni.core.processors import DeviceKind, has_own_memory
-from znni.core.shapes import round_up
+from znni.core.shapes import Shape5, round_up
 from znni.machine.packed_arrays import packed_bytes
 from znni.network.layers import PackedLayer
 from znni.network.node import INPUT
@@ -61,12 +61,23 @@ def storage_bytes(
         packed: the storages whose values are packed, with the parts of their numbers. They have no
             gaps.
     """
-    shape = storage.storages[name].shape
-    if name in packed:
-        return packed_bytes(shape, packed[name])
-    if not has_own_memory(device) or name == INPUT:
-        return shape.nbytes
-    return shape._replace(x=round_up(shape.x, SECTOR)).nbytes + SECTOR_BYTES
+    parts = packed.get(name, 0)
+    has_gaps = has_own_memory(device) and name != INPUT and not parts
+    nbytes = array_bytes(storage.storages[name].shape, parts, has_gaps=has_gaps)
+    return nbytes + SECTOR_BYTES if has_gaps else nbytes
+
+
+def array_bytes(shape: Shape5, parts: int, *, has_gaps: bool) -> int:
+    """Return the bytes of an array: of packed numbers in so many parts, or of float32.
+
+    Args:
+        shape: its shape.
+        parts: the parts of packed numbers; 0: they are float32.
+        has_gaps: whether its rows of float32 begin at sectors, as on a GPU.
+    """
+    if parts:
+        return packed_bytes(shape, parts)
+    return (shape._replace(x=round_up(shape.x, SECTOR)) if has_gaps else shape).nbytes
 
 
 def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> Mapping[str, int]:

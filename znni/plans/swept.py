@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from znni.core.processors import DeviceKind, has_own_memory
-from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized, round_up
-from znni.machine.packed_arrays import packed_bytes
+from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
 from znni.network.geometry import block_geometry
 from znni.network.layers import Layer, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT
-from znni.plans.array_layout import SECTOR, packed_storages
+from znni.plans.array_layout import array_bytes, packed_storages
 from znni.plans.block_storage import BlockStorage
 from znni.plans.segments import Segment, Step
 from znni.plans.totals import Number
@@ -202,12 +201,8 @@ def _in_block(
         return SweptStep(behind)
     ahead = resized(ZERO, axis, extent(geometry.frames[name].computed.size, axis))
     shape = Shape5.of(storage.items, storage.maps[name], at.size)
-    if parts := packed.get(storage.locations[name].storage, 0):
-        nbytes = packed_bytes(shape, parts)
-    elif has_own_memory(device) and axis != "x":
-        nbytes = shape._replace(x=round_up(shape.x, SECTOR)).nbytes
-    else:
-        nbytes = shape.nbytes
+    parts = packed.get(storage.locations[name].storage, 0)
+    nbytes = array_bytes(shape, parts, has_gaps=has_own_memory(device) and axis != "x")
     return SweptStep(behind, KeptPlanes(1, shape, at, ahead, nbytes))
 
 
