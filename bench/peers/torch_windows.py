@@ -43,10 +43,11 @@ class TorchWindows:
         self._dtype, self._layout = getattr(torch, TYPES[kind]), getattr(torch, layout)
         module: Any = TorchGraph(network, weights, self._dtype).eval()
         module.to(device).to(memory_format=self._layout)
-        # Each extent is compiled anew; beyond the limit, layers would be run one by one, silently.
-        torch._dynamo.config.fail_on_recompile_limit_hit = True
-        torch._dynamo.config.recompile_limit = RECOMPILED
-        self._module = torch.compile(module, dynamic=False) if compiled else module
+        if compiled:  # each extent anew; beyond the limit, layers would be run one by one, silently
+            torch._dynamo.config.fail_on_recompile_limit_hit = True
+            torch._dynamo.config.recompile_limit = RECOMPILED
+            module = torch.compile(module, dynamic=False)
+        self._module = module
 
     def taken(self, windows: Any) -> Any:
         """Return windows (n, f, z, y, x) as the network takes them: where, and in which type."""

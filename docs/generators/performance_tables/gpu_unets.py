@@ -97,6 +97,7 @@ def gpu_mednext(records: Records) -> str:
 
 def _mednext_line(title: str, extent: str, rows: list[Row]) -> Line:
     side, ours = extent.split("x", maxsplit=1)[0], _by_class(rows)
+    peers = rows_by_name(rows, str(rows[0]["network"]))
     line = {"network": title, "window": f"{side}³"}
     for ours_in, said in (("tf32", ("fp16", "bf16")), ("float32", ("tf32",))):
         own = ours[ours_in]
@@ -105,8 +106,8 @@ def _mednext_line(title: str, extent: str, rows: list[Row]) -> Line:
             f"{own['seconds'] * 1e3:.1f} ms ({floor * 1e3:.1f}), error {own['error']:.0e}"
         )
         for numbers in said:
-            peers = [row for row in rows if f"-compiled {numbers} " in str(row["name"])]
-            line[f"PyTorch {numbers}"] = "".join(_mednext_peer(peer, own) for peer in peers)
+            peer = peers.get(f"torch-compiled {numbers} contiguous_format")
+            line[f"PyTorch {numbers}"] = _mednext_peer(peer, own) if peer else ""
     return line
 
 
