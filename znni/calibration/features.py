@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5
-from znni.network.layers import (
-    Conv,
-    ConvTranspose,
-    Operation,
-    Pool,
-    Upsample,
-    layers_of,
-)
+from znni.network.layers import Conv, ConvTranspose, Operation, Pool, Upsample, layers_of
 
 Numbers: TypeAlias = NDArray[np.float64]
 Point: TypeAlias = tuple[float, ...]

@@ -20,12 +20,7 @@ from znni.cases.networks import (
     noting_weights,
 )
 from znni.cases.on_cluster import CaseCluster, cluster_for, without_devices
-from znni.cases.preparation import (
-    Preparation,
-    preparation_of_all,
-    running,
-    stored_values,
-)
+from znni.cases.preparation import Preparation, preparation_of_all, running, stored_values
 from znni.cases.previous_stage import PreviousNetwork
 from znni.cases.scan import Scan
 from znni.components.rules import Rule

@@ -16,13 +16,7 @@ from znni.cases.arrays import Maps, OneHot, Stacked, Turned
 from znni.cases.input_file import write_input
 from znni.cases.input_slabs import label_slabs
 from znni.cases.npy_file import new_array_file
-from znni.cases.preparation import (
-    Preparation,
-    filled_mask,
-    resampling_by,
-    rules_of,
-    spacing_of,
-)
+from znni.cases.preparation import Preparation, filled_mask, resampling_by, rules_of, spacing_of
 from znni.cases.scan import CLOSE, Scan
 from znni.cases.slabs import LABEL_BYTES, mask_slab
 from znni.core.array_like import ArrayLike

@@ -25,14 +25,7 @@ from znni.importing.checks import (
 from znni.importing.steps import Float64, Layered, Nonlinearity, affine
 from znni.importing.steps import convolution as convolved
 from znni.network.layer_geometry import ONE, ZERO
-from znni.network.layers import (
-    LEAKY_SLOPE,
-    ConvTranspose,
-    GlobalPool,
-    Normalize,
-    Pool,
-    VoxelNorm,
-)
+from znni.network.layers import LEAKY_SLOPE, ConvTranspose, GlobalPool, Normalize, Pool, VoxelNorm
 from znni.network.pooling import Reduce
 
 MOST_TAPS = 2**15  # of a kernel with the zeros between its taps

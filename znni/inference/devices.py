@@ -7,14 +7,7 @@ from functools import partial
 from planner.partition import cut_points
 from znni.core.errors import InvalidInput, option
 from znni.core.packages import BACKENDS, offers
-from znni.core.processors import (
-    FASTEST,
-    GPU,
-    DeviceChoice,
-    may_use_gpu,
-    may_use_host,
-    needs_gpu,
-)
+from znni.core.processors import FASTEST, GPU, DeviceChoice, may_use_gpu, may_use_host, needs_gpu
 from znni.inference.gpu_choice import CPU, why_none
 from znni.machine.gpus import not_installed_for_gpu
 from znni.machine.machine import Machine

@@ -28,12 +28,7 @@ from znni.inference.build_runner import prepare
 from znni.inference.first_measurement import fastest_measured
 from znni.inference.plan_choice import given_or_found, smaller_plan, tell_nobody
 from znni.inference.planning import as_here
-from znni.inference.prepared_plans import (
-    Prepare,
-    PreparedPlans,
-    prepared_as,
-    without_statistics,
-)
+from znni.inference.prepared_plans import Prepare, PreparedPlans, prepared_as, without_statistics
 from znni.inference.prestart import several_waiting
 from znni.inference.request import OpenRequest, Requirements
 from znni.machine.gpus import forget_answer

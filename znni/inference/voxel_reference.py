@@ -9,11 +9,7 @@ from znni.core.option_types import Pad
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
 from znni.engine.tiles import Job, for_job, make_job
-from znni.inference.brute_force import (
-    AtVoxel,
-    at_voxel,
-    tiled_at,
-)
+from znni.inference.brute_force import AtVoxel, at_voxel, tiled_at
 from znni.inference.provenance import Origin
 from znni.network.input_scaling import InputScaling
 from znni.network.weights import Weights

@@ -24,19 +24,8 @@ from weakref import WeakSet
 from znni.core import system
 from znni.core.child_process import command_of, environment
 from znni.core.packages import package_folders
-from znni.core.user_cache import (
-    MOST_BYTES_OF_CODE,
-    can_store,
-    in_turn,
-    load,
-    store,
-    user_cache,
-)
-from znni.machine.cuda import (
-    compute_capability,
-    cupy,
-    stands_in,
-)
+from znni.core.user_cache import MOST_BYTES_OF_CODE, can_store, in_turn, load, store, user_cache
+from znni.machine.cuda import compute_capability, cupy, stands_in
 from znni.machine.detect import usable_cores
 from znni.machine.nvrtc import VIRTUAL, architecture_of, compile_offline, compiler
 

@@ -29,16 +29,7 @@ from znni.napari.layers import layer_of
 from znni.napari.messages import show_failure, show_in_window, show_message, show_warning
 from znni.napari.output import OutputLayer, added
 from znni.napari.status import COMPILING, PLANNING, STARTING, RunStatus
-from znni.napari.task import (
-    Began,
-    Cancelled,
-    Event,
-    Failed,
-    Finished,
-    Planned,
-    Progressed,
-    Warned,
-)
+from znni.napari.task import Began, Cancelled, Event, Failed, Finished, Planned, Progressed, Warned
 from znni.napari.threshold import ThresholdBox
 
 PARTS = 1000  # of the progress bar

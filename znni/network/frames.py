@@ -12,15 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from znni.core.shapes import AXES, Axis, Box, Vec3, extent, resized
-from znni.network.layers import (
-    GlobalPool,
-    Join,
-    Model,
-    Normalize,
-    PadLayer,
-    Upsample,
-    WholeWindow,
-)
+from znni.network.layers import GlobalPool, Join, Model, Normalize, PadLayer, Upsample, WholeWindow
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 

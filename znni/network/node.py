@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.core.text import counted
-from znni.network.layers import (
-    Conv,
-    GlobalPool,
-    Layer,
-    Multiply,
-    Upsample,
-)
+from znni.network.layers import Conv, GlobalPool, Layer, Multiply, Upsample
 
 # The name of the network's input. No layer can have this name.
 INPUT = ""

@@ -12,13 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3, offsets
-from znni.network.layers import (
-    LEAKY_SLOPE,
-    Activation,
-    Conv,
-    Layer,
-    Pool,
-)
+from znni.network.layers import LEAKY_SLOPE, Activation, Conv, Layer, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.network.weights import ConvWeights, Weights

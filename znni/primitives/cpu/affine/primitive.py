@@ -12,11 +12,7 @@ from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to
 from znni.primitives.cpu.common import rows
-from znni.primitives.cpu.common.activation import (
-    activate_further,
-    row_finish,
-    with_activation,
-)
+from znni.primitives.cpu.common.activation import activate_further, row_finish, with_activation
 from znni.primitives.cpu.common.rows import RowPass
 from znni.primitives.cpu.common.workers import workers
 

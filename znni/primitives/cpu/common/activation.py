@@ -10,14 +10,7 @@ import numpy as np
 from znni.core.shapes import Shape5
 from znni.machine.arena import new_output
 from znni.network.activations import TRAITS, Activation
-from znni.network.layers import (
-    Conv,
-    ConvTranspose,
-    Elementwise,
-    Operation,
-    SummedConv,
-    Weighted,
-)
+from znni.network.layers import Conv, ConvTranspose, Elementwise, Operation, SummedConv, Weighted
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut
 from znni.primitives.cpu.common.exponential import exponential, exponential_less_one

@@ -21,12 +21,7 @@ from znni.primitives.cpu.common.numba_kernel import (
     numba_kernel,
     output_view,
 )
-from znni.primitives.cpu.common.streaming import (
-    bytes_to_write,
-    fetch_to_write,
-    is_streamed,
-    stream,
-)
+from znni.primitives.cpu.common.streaming import bytes_to_write, fetch_to_write, is_streamed, stream
 from znni.primitives.cpu.common.workers import Workers, share_count
 
 # Floats that a worker makes at a time. They stay in the nearest cache.

@@ -25,12 +25,7 @@ from znni.primitives.cpu.common.simd import (
 )
 from znni.primitives.cpu.common.workers import Workers
 from znni.primitives.cpu.fft_tiled.number_formats import FLOAT32, NUMBER, NumberFormat
-from znni.primitives.cpu.fft_tiled.tile_transform import (
-    frequencies,
-    half,
-    own_columns,
-    whole_rows,
-)
+from znni.primitives.cpu.fft_tiled.tile_transform import frequencies, half, own_columns, whole_rows
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 

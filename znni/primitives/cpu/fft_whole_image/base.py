@@ -12,10 +12,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to, convolved
-from znni.primitives.cpu.common.activation import (
-    activate_further,
-    with_activation,
-)
+from znni.primitives.cpu.common.activation import activate_further, with_activation
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking
 from znni.primitives.cpu.fft_whole_image.fft_layer import FftLayer
 

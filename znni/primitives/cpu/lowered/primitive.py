@@ -15,11 +15,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import BoundedByItself, Run, applied_to, convolved
-from znni.primitives.cpu.common.activation import (
-    activate_further,
-    row_finish,
-    with_activation,
-)
+from znni.primitives.cpu.common.activation import activate_further, row_finish, with_activation
 from znni.primitives.cpu.common.numba_kernel import flat_view, longest_rows
 from znni.primitives.cpu.common.workers import Workers, even_slices, workers
 from znni.primitives.cpu.lowered.lowering import LoweredLayer, OutputPart, Split, bounded_block

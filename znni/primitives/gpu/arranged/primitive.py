@@ -22,12 +22,7 @@ from znni.network.layers import Activation, ConvTranspose, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Primitive, Run, applying
-from znni.primitives.gpu.arranged.arrangement import (
-    ONE,
-    Arrangement,
-    arrangement,
-    with_activation,
-)
+from znni.primitives.gpu.arranged.arrangement import ONE, Arrangement, arrangement, with_activation
 from znni.primitives.gpu.common.activation import has_source, sloped_activation_source
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED
 from znni.primitives.gpu.common.kernels import compiler_options, of_axes

@@ -11,13 +11,7 @@ from functools import cache, lru_cache
 from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Conv
 from znni.primitives.gpu.common.division import divisors
-from znni.primitives.gpu.common.hardware import (
-    BANKS,
-    COMMON_BLOCK_SHARED,
-    KIB,
-    LANES,
-    SCHEDULERS,
-)
+from znni.primitives.gpu.common.hardware import BANKS, COMMON_BLOCK_SHARED, KIB, LANES, SCHEDULERS
 from znni.primitives.gpu.common.kernels import compiler_options, of_axes
 
 # Sixteen warps share a multiprocessor, with 128 registers a thread. Sums take most of these. The

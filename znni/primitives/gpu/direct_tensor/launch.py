@@ -35,13 +35,7 @@ from znni.primitives.gpu.common.number_formats import (
 from znni.primitives.gpu.common.voxels import strided
 from znni.primitives.gpu.direct_tensor.geometry import ThreadBlock
 from znni.primitives.gpu.direct_tensor.weights import scales_of, sums_of, weights_by_stage
-from znni.primitives.gpu.direct_tensor.work import (
-    MOST_SUMMING,
-    UNPACKED,
-    Packing,
-    Piece,
-    Pieces,
-)
+from znni.primitives.gpu.direct_tensor.work import MOST_SUMMING, UNPACKED, Packing, Piece, Pieces
 
 # Threads of a block that lays out the image, and how many such blocks a multiprocessor holds.
 IMAGE_THREADS = 256

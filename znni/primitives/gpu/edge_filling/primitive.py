@@ -14,12 +14,7 @@ from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to, edge_filled
 from znni.primitives.gpu.common.kernels import compiler_options
-from znni.primitives.gpu.common.voxels import (
-    cost_by_voxel,
-    countable,
-    seeing_edges,
-    voxels_source,
-)
+from znni.primitives.gpu.common.voxels import cost_by_voxel, countable, seeing_edges, voxels_source
 
 
 @dataclass(frozen=True)

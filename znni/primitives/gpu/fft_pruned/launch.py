@@ -14,12 +14,7 @@ from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
 from znni.primitives.gpu.common.kernels import definitions, strides_in_elements
 from znni.primitives.gpu.fft_pruned.cufft import Kind, Lines
-from znni.primitives.gpu.fft_pruned.work import (
-    IMAGES_TOGETHER,
-    LINES_BYTES,
-    WORK_BYTES,
-    Spectrum,
-)
+from znni.primitives.gpu.fft_pruned.work import IMAGES_TOGETHER, LINES_BYTES, WORK_BYTES, Spectrum
 
 THREADS = 256
 SIDE, ROWS = 32, 8

@@ -18,12 +18,7 @@ from znni.plans.primitive import Run, upsampled
 from znni.primitives.gpu.common.kernels import compiler_options, of_axes
 from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import launch
-from znni.primitives.gpu.packed.base import (
-    GpuPackedPass,
-    common_source,
-    groups_of,
-    strided,
-)
+from znni.primitives.gpu.packed.base import GpuPackedPass, common_source, groups_of, strided
 from znni.primitives.gpu.upsampling.primitive import FLOPS, neighbours_source
 
 ONE = Vec3(1, 1, 1)

@@ -39,10 +39,7 @@ from znni.primitives.gpu.common.kernels import (
     strides_in_elements,
     warp_mma_source,
 )
-from znni.primitives.gpu.common.number_formats import (
-    FLOAT64_BYTES,
-    FLOAT_BYTES,
-)
+from znni.primitives.gpu.common.number_formats import FLOAT64_BYTES, FLOAT_BYTES
 from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of
 from znni.primitives.gpu.direct_tensor.work import LARGEST_BYTES, MOST_SUMMING

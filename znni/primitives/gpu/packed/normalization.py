@@ -20,13 +20,7 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
-from znni.machine.packed_arrays import (
-    GROUP,
-    LeftNorm,
-    PackedArray,
-    in_whole_groups,
-    packed_bytes,
-)
+from znni.machine.packed_arrays import GROUP, LeftNorm, PackedArray, in_whole_groups, packed_bytes
 from znni.network.layers import Layer, Normalize, Operation, PackedLayer
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory

@@ -17,12 +17,7 @@ from znni.plans.primitive import Run
 from znni.primitives.gpu.common.kernels import compiler_options, larger_source
 from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import launch
-from znni.primitives.gpu.packed.base import (
-    GpuPackedPass,
-    common_source,
-    groups_of,
-    strided,
-)
+from znni.primitives.gpu.packed.base import GpuPackedPass, common_source, groups_of, strided
 from znni.primitives.gpu.window_pooling.primitive import window_macros
 
 

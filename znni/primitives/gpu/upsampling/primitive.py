@@ -13,12 +13,7 @@ from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to, upsampled
 from znni.primitives.gpu.common.kernels import compiler_options, of_axes
-from znni.primitives.gpu.common.voxels import (
-    cost_by_voxel,
-    countable,
-    seeing_edges,
-    voxels_source,
-)
+from znni.primitives.gpu.common.voxels import cost_by_voxel, countable, seeing_edges, voxels_source
 
 # Operations for a value of the output.
 FLOPS: dict[str, float] = {"nearest": 1, "trilinear": 24}

@@ -21,12 +21,7 @@ from znni.volumes.formats import library
 from znni.volumes.formats.zarr.chunk_writer import ZarrChunks
 from znni.volumes.formats.zarr.files import chunk_and_shard
 from znni.volumes.formats.zarr.ome_metadata import LEVEL
-from znni.volumes.formats.zarr.output import (
-    LEDGER,
-    make_image,
-    new_array,
-    open_unfinished,
-)
+from znni.volumes.formats.zarr.output import LEDGER, make_image, new_array, open_unfinished
 from znni.volumes.formats.zarr.pyramid import PYRAMID
 from znni.volumes.ledger_entries import Note
 from znni.volumes.output_folder import OutputFolder, output_folder
