@@ -75,7 +75,6 @@ def output_in_run(operation: Operation, inputs: Sequence[Any]) -> Any:
     A step that adds in place has its output in the memory of the last value that it takes.
 
     Args:
-        operation: the operation.
         inputs: the arrays that it takes, on the host or a GPU, perhaps packed.
     """
     fused = on_float32(operation)

@@ -139,7 +139,6 @@ class MeasuredModel(CostModel):
         """Return whether a call was measured so often that its time is sure.
 
         Args:
-            primitive: the primitive.
             call: the call. The extents of its images do not count.
         """
         return (primitive.name, _point_for(primitive, point_of(*call))) in self._sure_points

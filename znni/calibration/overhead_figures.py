@@ -83,10 +83,8 @@ def statistics_seconds(
     """Return the seconds to read a volume for the statistics by which the input is normalized.
 
     Args:
-        network: the network.
         volume: the extents of the volume.
         itemsize: the bytes of one stored value.
-        machine: the machine.
         overhead: the models of the stages, among them reading.
     """
     scaling, maps = network.scaling, network.in_features
@@ -110,9 +108,7 @@ def last_pass_seconds(network: Network, output: Vec3, machine: Machine, stored: 
     It writes a whole file, or makes coarser resolutions of a Zarr.
 
     Args:
-        network: the network.
         output: the extents of the output.
-        machine: the machine.
         stored: how values are stored.
     """
     core = machine.host.core_bandwidth

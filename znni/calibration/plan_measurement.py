@@ -71,7 +71,6 @@ def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unme
     First comes one call of each kind, then another one of each.
 
     Args:
-        plan: the plan.
         catalogue: the primitives that it was chosen from.
         model: the model of times that it was chosen by.
     """
@@ -101,7 +100,6 @@ def unsure_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unmeasur
     times of host primitives that use a GPU are sure, too: they follow from the GPU's primitives.
 
     Args:
-        plan: the plan.
         catalogue: the primitives that it was chosen from.
         model: the model of times that it was chosen by.
     """
@@ -122,8 +120,6 @@ def measure(primitive: Primitive, call: Call, *, quick: bool = False) -> None:
     """Measure a call so often that its time is sure, and keep the times.
 
     Args:
-        primitive: the primitive.
-        call: the call.
         quick: whether a run waits. Then the median of fewer times is kept, as one of a calibration.
 
     Raises:

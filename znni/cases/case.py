@@ -100,7 +100,6 @@ class CaseRun:
     The networks are computed one after the other. Those that take the same input share it.
 
     Args:
-        case: the case.
         networks: the networks, whose files describe whole cases.
         weights: the parameters of each.
         session: finds plans and keeps them ready.

@@ -147,7 +147,6 @@ def predict_cases(
     A case that fails does not stop the others.
 
     Args:
-        cases: the cases.
         networks: the networks, whose files describe whole cases, and name their weights.
         options: what plans may use.
         skip_finished: whether labels that exist stay as they are. Otherwise they are made again.

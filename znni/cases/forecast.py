@@ -117,7 +117,6 @@ def forecast(
     decompressed once, and nothing of that is kept.
 
     Args:
-        case: the case.
         networks: the networks, whose files describe whole cases.
         options: what plans may use.
         removing: the rules by which components are removed, beside those of the networks.

@@ -48,7 +48,6 @@ class Part(NamedTuple):
     """The labels of one network.
 
     Attributes:
-        file: their file.
         crop: the part of the scan that they are of.
         numbers: the number of each label in the result; None: they stay as they are.
     """

@@ -114,7 +114,6 @@ def room_of_files(
     """Return the memory for a case, from the headers of its files.
 
     Args:
-        case: the case.
         networks: the networks, whose files describe whole cases.
         limits: the memory that is allowed, and what plans may use.
         removing: the rules by which components are removed, beside those of the networks.
@@ -163,10 +162,7 @@ def checked_room(
     names suffices for all of them.
 
     Args:
-        case: the case.
-        networks: the networks.
         limits: the memory that is allowed for all of them.
-        scan: the scan.
         prepared: its preparation for each network, as if it were not cropped.
         searches: the search for the plan of each network.
         removing: all rules by which components are removed.
@@ -248,8 +244,6 @@ def room_for(
     """Return the memory for a case.
 
     Args:
-        case: the case.
-        scan: the scan.
         prepared: its preparation for each network. If it was not cropped, each step takes what any
             crop takes, or more.
         searches: the search for the plan of each network.

@@ -132,7 +132,6 @@ def cluster_for(
         given: the cluster's file, or ``local:N``; None: this machine computes all.
         options: what plans may use.
         out: the labels of a case.
-        networks: the networks.
         earlier: the networks of the earlier stages of a cascade.
         writing: the most cases whose labels are written while the workers compute.
 

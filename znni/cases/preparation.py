@@ -74,7 +74,6 @@ def preparation_for(
     """Return the preparation of a scan. Read the scan if its own values are needed.
 
     Args:
-        scan: the scan.
         network: the network, with the steps of whole cases.
         folder: the folder for the mask of the scan, if one is needed.
         progress: called with the voxels read, and all voxels to read.
@@ -244,7 +243,6 @@ def stored_values(network: Network, *, probabilities: bool = False) -> ValueOpti
     """Return how the output of a network is stored: as labels, or as masks.
 
     Args:
-        network: the network.
         probabilities: whether probabilities are saved too. Then the output is stored as it is.
     """
     if probabilities:

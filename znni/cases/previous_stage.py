@@ -42,7 +42,6 @@ class PreviousNetwork:
     """A network whose labels the next stage of a cascade takes.
 
     Attributes:
-        network: the network.
         weights: its parameters.
         previous: the stage before it; None: it is the first.
     """

@@ -22,7 +22,6 @@ class Slab(NamedTuple):
     """A slab in which connected components are found.
 
     Attributes:
-        planes: its planes.
         components: the most components of all slabs together.
         nbytes: the bytes that the step takes.
     """

@@ -186,7 +186,6 @@ class Cluster(_Part):
         groups: the machines.
         bits: ``same`` if all workers have to compute the same bits, ``class`` if the accuracy class
             suffices, or None for the default.
-        storage: limits of the storage.
         address: where the scheduler listens, if it runs already.
         tls: files for the connection to it, or None for Dask's own configuration.
         interface: the network interface of scheduler and workers, or None for the default.

@@ -263,7 +263,6 @@ def engine_on(there: DaskCluster, recipe: Recipe, *, stay: bool) -> Iterator[Das
     """Have the workers of a cluster compute a run within a ``with`` block.
 
     Args:
-        there: the cluster.
         recipe: what the workers compute.
         stay: whether they stay for another run, unless this one is stopped.
 

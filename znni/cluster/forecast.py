@@ -56,7 +56,6 @@ class GroupForecast:
     """The part of a group of equal workers in a run.
 
     Attributes:
-        group: the group.
         plan: plan for a block, on one of its workers.
         patches: mean number of the plan's patches in a block.
         pauses: time that a worker takes for a block with all restarts, as a multiple of the time
@@ -99,7 +98,6 @@ class Forecast:
         shard: extents of its shards, if it is sharded.
         bytes_read: bytes of input that are read, with the borders of patches.
         bytes_written: bytes of output before compression.
-        limits: limits of the storage.
         maps: maps of the output.
         computing: seconds of the schedule: all workers compute until no block is left.
     """

@@ -58,7 +58,6 @@ class Labelled(NamedTuple):
     """The components of a slab.
 
     Attributes:
-        runs: its runs.
         component: the component of each run, from 0 on. Components are numbered by their first
             voxels.
         total: the number of components.

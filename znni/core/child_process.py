@@ -21,7 +21,6 @@ def command_of(module: str, *arguments: str) -> list[str]:
 
     Args:
         module: the full name of the module.
-        arguments: its arguments.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 

@@ -52,7 +52,6 @@ def in_one_line(error: BaseException, message: str = "") -> str:
     A very long line is shortened in its middle, because the remedy comes last.
 
     Args:
-        error: the error.
         message: words instead of the error's own.
     """
     if isinstance(error, MemoryError):

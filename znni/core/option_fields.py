@@ -32,7 +32,6 @@ def described(
     """Return a field of a dataclass whose metadata describe its option for the command line.
 
     Args:
-        default: the default.
         text: the text of the help.
         metavar: the word for the value in the help; None: the name of its type.
         parse: makes the value from a text; None: the command line makes it from the type.

@@ -190,7 +190,6 @@ def c_function(name: str, *argument_types: Any) -> Callable[..., int] | None:
     """Return a function of the C library, if the system has it.
 
     Args:
-        name: its name.
         argument_types: types of its arguments, those of ``ctypes``.
     """
     try:

@@ -94,7 +94,6 @@ def store(path: Path, content: bytes, most_bytes: int = MOST_BYTES) -> bool:
 
     Args:
         path: the file.
-        content: its contents.
         most_bytes: the bytes that all files of its folder may take.
     """
     try:

@@ -112,7 +112,6 @@ class ValueCache(Generic[Value]):
 
         Args:
             key: all on which the value depends.
-            value: the value.
         """
         store_value(self._file(key), value, self.most_bytes)
 

@@ -124,7 +124,6 @@ def voxel_size(text: str, named: Callable[[str], str] = OPTION) -> VoxelSize:
     """Return the extents in a text: ``0.5,0.1,0.1um``, or ``40nm`` for all axes.
 
     Args:
-        text: the text.
         named: returns a text with the name under which the user gave it, for messages.
 
     Raises:

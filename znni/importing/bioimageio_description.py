@@ -98,7 +98,6 @@ class Architecture(BaseModel):
     """The class of a network whose parameters are given.
 
     Attributes:
-        name: its name.
         library: the module of a library that has it; empty if a file of the package has it.
         given: the arguments to make it.
     """
@@ -136,9 +135,6 @@ class Description(BaseModel):
 
     Attributes:
         type: the kind of description.
-        format_version: the version of its format.
-        inputs: its inputs.
-        outputs: its outputs.
         weights: the file of each format of weights.
         test_inputs: the test tensors of its inputs in format 0.4.
         test_outputs: the test tensors of its outputs in format 0.4.

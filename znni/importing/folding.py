@@ -44,8 +44,6 @@ class Folded:
     """A network and its weights.
 
     Attributes:
-        network: the network.
-        weights: its weights.
         origins: the parts of the source that each layer stands for.
         stride: the voxels between outputs of the source, if the network slides by dilation.
     """
@@ -62,7 +60,6 @@ class _Value:
 
     Attributes:
         made: the layer; None is the network's input.
-        maps: its maps.
         chain: the layers that lead to the value, of which no other step reads a value.
         pending: a factor and a shift. Only one step reads a value that has them.
     """

@@ -41,7 +41,6 @@ class Component:
 
     Attributes:
         name: the name of the class, without its module.
-        arguments: its arguments.
     """
 
     name: str

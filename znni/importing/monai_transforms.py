@@ -52,7 +52,6 @@ class Before:
     Attributes:
         orientation: how the axes of a scan are turned.
         spacing: the extents of the voxels (x, y, z); None: the scan is not resampled.
-        order: the order of the spline.
         values: the changes of values after that.
     """
 

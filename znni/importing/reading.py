@@ -67,7 +67,6 @@ def first_maps(operations: Sequence[Operation[Details]], weight: Callable[[Detai
     """Return the maps that the first convolution takes.
 
     Args:
-        operations: the operations.
         weight: function that returns the weights of a convolution, and None for all else.
 
     Raises:

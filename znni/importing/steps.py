@@ -109,7 +109,6 @@ class GraphStep:
     """One operation of a graph.
 
     Attributes:
-        operation: the operation.
         reads: names of the values that it reads. The network's input is ``INPUT``.
         value: name of the value that it computes.
     """
@@ -157,7 +156,6 @@ class GraphSteps:
         """Add a graph that reads a value, and return its outputs.
 
         Args:
-            graph: the graph.
             start: the value that is its input.
             name: a name to put before its origins.
         """

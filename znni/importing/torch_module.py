@@ -156,7 +156,6 @@ def _exported(module: Any, maps: int, size: int, extents: Any) -> Any:
     """Return the exported program of a module.
 
     Args:
-        module: the module.
         maps: the maps of an input.
         size: its extents.
         extents: ``AUTO``: for inputs of any extents, if the module takes these. None: for those of

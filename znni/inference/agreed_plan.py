@@ -119,7 +119,6 @@ def agreed_plan(
     read for its statistics only after a plan is found, because that can take hours.
 
     Args:
-        output: the output.
         given: as for ``plan_of_rest``.
         asked: as for ``plan_of_rest``.
         find: as for ``plan_of_rest``. It may pause the count of planning.
@@ -181,7 +180,6 @@ def remaining_of(
     """Return what is left to be computed of an output that is begun.
 
     Args:
-        output: the output.
         job: which output is wanted.
         plan: the plan for what is left.
         share: the boxes that this process writes; None if it writes all.

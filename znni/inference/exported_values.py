@@ -82,7 +82,6 @@ def values_for(
     """Return how a copy stores the values of a volume.
 
     Args:
-        volume: the volume.
         dtype: the type wanted; None for the volume's own.
         largest: whether voxels get the label of their largest map.
         threshold: above which a voxel gets 1; None: there is none.

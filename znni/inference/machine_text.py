@@ -53,7 +53,6 @@ def _primitives(gpu: Device, missing: str) -> Iterator[str]:
     """Yield the lines on a GPU's primitives.
 
     Args:
-        gpu: the GPU.
         missing: what all of them lack; nothing if they lack nothing.
     """
     if missing:

@@ -61,7 +61,6 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> EngineChoice:
     """Return the engine that computes a network over a volume.
 
     Args:
-        network: the network.
         volume: the extents of the volume.
         choices: limits and choices for the plan.
 

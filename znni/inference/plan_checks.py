@@ -41,7 +41,6 @@ def checked_plan(
     """Return an earlier plan after checking that it suits this network and these limits.
 
     Args:
-        plan: the plan.
         network: the network to run.
         choices: limits and choices for the run. Threads and device are checked only if the user
             chose them.
@@ -92,7 +91,6 @@ def check_made_for(plan: Plan, network: Network, threads: int | None) -> None:
     """Check that a plan is for this network and this number of threads.
 
     Args:
-        plan: the plan.
         network: the network to run.
         threads: number of worker threads; None if any number is fine.
 
@@ -178,7 +176,6 @@ def _check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> N
 
     Args:
         limit: the option that sets the limit: ``ram`` or ``gpu_memory``.
-        memory: memory of the plan.
         allowed: the limit in bytes.
         what: words that follow the plan's memory in the error.
 

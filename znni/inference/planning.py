@@ -278,7 +278,6 @@ def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan
     """Return the fastest plans of a search, and log how long it takes.
 
     Args:
-        search: the search.
         count: the number of plans. If it is one, the plan may be kept from an earlier search.
         fresh: whether to search even if the plan is kept.
 
@@ -361,7 +360,6 @@ def as_here(plan: Plan, *, searched: bool = False) -> Plan:
     Outputs note plans without them. So a run that goes on notes the same plan.
 
     Args:
-        plan: the plan.
         searched: whether the run searches for the plan. Else it takes a plan that is kept or given.
     """
     if plan.machine.absent:

@@ -46,7 +46,6 @@ class PreparedPlans:
         """Return a plan, prepared, after releasing what does not fit beside it.
 
         Args:
-            plan: the plan.
             kind: differs for equal plans that are prepared otherwise, as with other weights.
             prepare: prepares the plan, unless it is kept.
         """
@@ -92,7 +91,6 @@ class PreparedPlans:
         If that raises an error, the run raises it again.
 
         Args:
-            plan: the plan.
             kind: as for ``get``.
             prepare: as for ``get``.
             allowed: the bytes of the host that may be taken in all.

@@ -267,7 +267,6 @@ def check_weights(name: str, recorded: str, loaded: Weights, advice: str) -> Non
     Args:
         name: the output.
         recorded: the hash that it notes.
-        loaded: the weights.
         advice: what to do if they are not.
     """
     if loaded.sha256 != recorded:

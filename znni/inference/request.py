@@ -47,7 +47,6 @@ class Request:
         source: file, URL or array of the volume.
         network: a network, or its file.
         out: name of the output, or an array. For many volumes, their folder.
-        options: all options.
         weights: parameters or their file; None: the file that the network names.
         random_seed: seed of random parameters; None: there is none.
         plan: the plan to follow; None: the fastest.

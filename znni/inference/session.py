@@ -119,7 +119,6 @@ class Session:
 
         Args:
             given: a plan made earlier, or None.
-            required: the requirements.
             planning: counts the time of planning, without measurements; None: nothing does.
         """
         job = _job(required), given is None
@@ -170,7 +169,6 @@ class Session:
         """Make the plan of the first run ready, as ``PreparedPlans.build_ahead`` does.
 
         Args:
-            plan: the plan.
             weights: its network's parameters.
             stored: how values are stored.
             allowed: the bytes of the host that may be taken in all.
@@ -317,7 +315,6 @@ class Session:
 
         Args:
             given: the plan, or None.
-            required: the requirements.
             starts: whether processes for several GPUs start meanwhile, if none are kept.
         """
         if self.keeps:

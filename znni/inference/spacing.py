@@ -15,7 +15,6 @@ def check_spacing(network: Network, volume: ArrayVolume, read: InputOptions) -> 
     """Check that a volume's voxels are of the size that a network was trained on.
 
     Args:
-        network: the network.
         volume: the volume, as it was opened with these options.
         read: the options. The caller may give the size of voxels, or allow any.
 
@@ -32,7 +31,6 @@ def check_array_spacing(network: Network, size: str | None) -> None:
     """Check the voxels of arrays in memory, which have no size but the one that the caller gives.
 
     Args:
-        network: the network.
         size: the extents of a voxel, as ``1.5,1,1mm``; None if they are unknown.
 
     Raises:

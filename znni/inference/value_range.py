@@ -22,8 +22,6 @@ def warn_of_range(volume: ArrayVolume, network: Network, part: Box) -> None:
     """Warn if a network divides by the largest value of a type, and the volume has another range.
 
     Args:
-        volume: the volume.
-        network: the network.
         part: voxels of the volume that have output; a sample in their middle is read.
     """
     divisor = _divisor(network.scaling.scale)

@@ -58,7 +58,6 @@ class KernelModule:
     """A module of kernels for a device, which is compiled and loaded when it is first needed.
 
     Args:
-        code: its code.
         device: the number of the device.
     """
 
@@ -80,7 +79,6 @@ class Kernel:
     """A kernel of a module.
 
     Args:
-        module: the module.
         name: the kernel's name.
 
     Attributes:

@@ -47,7 +47,6 @@ class Job:
     """A task in a process of its own. It is done once.
 
     Args:
-        task: the task.
         array: the array to read, in place of the task's source; None: the source is a name.
     """
 

@@ -83,7 +83,6 @@ def increases(activation: Activation, slope: float) -> bool:
     """Return whether a larger number never gives a smaller value.
 
     Args:
-        activation: the activation.
         slope: its slope for negative values, if it has one: the least one of all maps.
     """
     traits = TRAITS[activation]

@@ -89,7 +89,6 @@ class ResampleRule:
     """The rule by which values are resampled to other voxels.
 
     Attributes:
-        order: the order of the spline.
         across: the order across slices that are resampled one by one.
         slices: when slices are resampled one by one.
     """

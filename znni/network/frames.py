@@ -181,7 +181,6 @@ def _traced(
     """Return the samples of all values for a box of the output, traced back layer by layer.
 
     Args:
-        network: the network.
         wanted: the box of the output.
         sizes: the samples of each whole value, by name.
         frame: the function that returns a node's frame for the samples that readers need.

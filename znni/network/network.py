@@ -45,7 +45,6 @@ class Network:
         in_features: the number of input maps.
         nodes: the layers with their inputs, in an order in which they can be computed.
         output: the name of the node whose value is the network's output.
-        scaling: the scaling of the input.
         weights: the weights file that the network file names, if it names one.
         whole: the extents of a tiled network's input over the whole volume. They are None until
             the volume is known.
@@ -63,7 +62,6 @@ class Network:
         split: the convolutions whose parts are among the nodes in their place.
         is_swept: whether volumes are swept: blocks go on from each other along an axis, and layers
             keep the planes that the next block needs.
-        sweep_axis: the axis of sweeps.
 
     Raises:
         InvalidInput: there is no convolution, or two layers have the same name. Or a value is

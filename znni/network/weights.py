@@ -246,7 +246,6 @@ def weights_for(
     """Return random weights, the given weights, or those in the file that the network names.
 
     Args:
-        network: the network.
         given: the weights, or their file; None: the file that the network names.
         random_seed: the seed of random weights; None: there is none.
         mapped: whether a file is mapped if it can be, so that its weights take memory only while

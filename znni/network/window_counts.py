@@ -37,7 +37,6 @@ def runs_of_block(window: Window, block: Vec3, in_order: bool, together: int) ->
     """Return how often the layers run for a block of output, on average.
 
     Args:
-        window: the windows.
         block: the extents of the block.
         in_order: whether a window along x counts for the first of its blocks alone.
         together: the windows that the layers compute at once.
@@ -71,7 +70,6 @@ def _in_blocks(
     """Return how many of some windows each block along an axis has.
 
     Args:
-        window: the windows.
         block: the extents of a block.
         axis: the axis, 0 for z.
         starts: where the windows begin along it.
@@ -94,7 +92,6 @@ def tail_of_block(window: Window, block: Vec3) -> int:
     """Return the most voxels along x whose sums a block keeps for the next one.
 
     Args:
-        window: the windows.
         block: the extents of blocks; the first begins where the output does.
     """
     starts, size = np.array(window.starts[2]), window.size.x
@@ -110,7 +107,6 @@ def _blocks(window: Window, extent: int, axis: int) -> tuple[Places, Places]:
     """Return the first voxel of the volume that each block needs, and the one after its last.
 
     Args:
-        window: the windows.
         extent: the extent of blocks of output along an axis.
         axis: the axis, 0 for z.
     """

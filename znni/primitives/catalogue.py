@@ -128,7 +128,6 @@ def catalogue(
     A module is imported when one of its primitives is looked up.
 
     Args:
-        machine: the machine.
         processors: the processors that compute; other primitives are not offered.
         models: whether to add the primitives of networks that have a model in a file.
     """

@@ -37,7 +37,6 @@ def activation(
 
     Args:
         x: the values.
-        kind: the activation.
         slope: the factor of negative values for leaky_relu; for prelu, one for each map.
     """
     match kind:

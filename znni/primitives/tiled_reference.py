@@ -56,7 +56,6 @@ def output_at_once(
 
     Args:
         network: a tiled network.
-        weights: its weights.
         x: the whole input.
         beyond: what lies beyond every value: ``zeros``, as padding has it; or ``wrap``, the same
             values again and again. With ``wrap`` no value has another size than its lattice gives
@@ -138,7 +137,6 @@ def local(
     gives.
 
     Args:
-        layer: the layer.
         weights: the weights of its network.
         given: its inputs (n, f, z, y, x).
         inside: the samples of the input that lie within the volume; None means all.

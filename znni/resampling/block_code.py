@@ -14,7 +14,6 @@ class BlockCode(VectorCode):
         context: numba's context.
         builder: the builder of the function.
         signature: the intrinsic's signature.
-        arguments: its arguments.
     """
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:

@@ -142,7 +142,6 @@ def check_blocks(
 
     Args:
         output: the whole output.
-        ledger: its ledger.
         name: its name, for messages.
         most: how many blocks to read, chosen at random; None for all.
         generator: chooses them.

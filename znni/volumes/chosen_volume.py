@@ -43,7 +43,6 @@ class ChosenVolume(ArrayVolume):
     """A volume that is read as one of its maps, inverted, or with voxels of another size.
 
     Args:
-        volume: the volume.
         channel: number of the map; None for all.
         invert: exchange light and dark: the type's largest value less the value; of floats, 1 less
             the value.

@@ -80,7 +80,6 @@ class LedgerFile(MemoryLedger):
 
         Args:
             partial: the unfinished output, a file or a folder.
-            wanted: the output.
             made_again: as for ``unfinished``. If it is given, a new file is made when it gets its
                 first entry: many small outputs need none.
         """
@@ -191,7 +190,6 @@ def unfinished(
 
     Args:
         partial: the unfinished output, a file or a folder, if there is one.
-        wanted: the output.
         made_again: tells whether an output without a ledger has nothing to resume; None: every
             output has a ledger before it has anything else.
 

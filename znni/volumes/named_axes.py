@@ -26,7 +26,6 @@ class NamedAxes:
     chosen. A missing c or z axis gets the extent 1; y and x are required.
 
     Args:
-        array: the array.
         axes: names of its axes.
         name: its name, for messages.
         time: the chosen point in time; ``all``: the points in time are the maps. ``MapOverTime``:

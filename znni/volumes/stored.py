@@ -33,7 +33,6 @@ class StoredVolume(ArrayVolume):
     """A volume over an array that is read from a file or a store when it is sliced.
 
     Args:
-        array: the array.
         name: its name, for messages.
         grid: position of its voxels in space.
         attributes: what is stored with it.

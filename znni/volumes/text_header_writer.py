@@ -48,8 +48,6 @@ class TextHeaderWriter(StagedWriter):
         """Write what comes after the values.
 
         Args:
-            file: the file.
-            content: its content.
             packed: the bytes of the compressed values; None: they are not compressed.
         """
 

@@ -23,7 +23,6 @@ def open_input_of(
     """Open the input of an output. Return what is read of its file, and the volume.
 
     Args:
-        output: the output.
         source: file or URL of the input.
         dataset: dataset that the user names; None for the one that the output was computed from.
         voxel_size: extents of a voxel that the user gives; None for those of the output if they

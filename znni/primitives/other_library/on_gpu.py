@@ -128,7 +128,6 @@ def host_bytes(models: Iterable[Model], able: Iterable[object]) -> int:
     """Return the most bytes of the host that PyTorch takes to compute windows on a GPU.
 
     Args:
-        models: the models.
         able: the primitives that may compute them, and others.
     """
     ways = [it for it in able if isinstance(it, PytorchOnGpu)]

@@ -66,7 +66,6 @@ class Format:
     Attributes:
         name: name that users know.
         endings: endings of its file names, with their dot, in lower case.
-        package: the package that it is in.
     """
 
     name: str

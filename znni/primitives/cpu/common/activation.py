@@ -143,7 +143,6 @@ def row_finish(layer: Activated, maps: int, weights: ConvWeights | None = None) 
     """Return the last step of a layer; without weights, there are no biases.
 
     Args:
-        layer: the layer.
         maps: the number of its output maps.
         weights: the layer's weights.
     """
@@ -321,7 +320,6 @@ def activate_further(y: Float32, layer: Weighted | Elementwise, workers: Workers
 
     Args:
         y: values (n, f, z, y, x), changed in place.
-        layer: the layer.
         workers: threads that share the values.
     """
     if layer.activation == "softmax":

@@ -70,7 +70,6 @@ class LazyKernel:
     """A function that is compiled when it is first needed.
 
     Args:
-        function: the function.
         compile_it: the decorator that compiles it.
         options: the decorator's options.
 

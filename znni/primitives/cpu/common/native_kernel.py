@@ -63,7 +63,6 @@ class NativeKernel(LazyKernel):
     It returns nothing. Calling it releases the interpreter's lock.
 
     Args:
-        function: the function.
         options: options of ``numba.njit``.
     """
 

@@ -72,7 +72,6 @@ def activation_source(activation: Activation, *, rounded: bool = False) -> str:
     factor passes the activation, the sum was multiplied by the scale before (``KEEPS_UNIT``).
 
     Args:
-        activation: the activation.
         rounded: whether the result is rounded to float16.
     """
     known = EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else EXPRESSIONS
@@ -92,7 +91,6 @@ def sloped_activation_source(activation: Activation, *, rounded: bool = False) -
     """Return the CUDA functions ``larger`` and ``float activated(float value, float slope)``.
 
     Args:
-        activation: the activation.
         rounded: whether the result is rounded to float16.
     """
     known = SLOPED_EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else SLOPED_EXPRESSIONS

@@ -33,7 +33,6 @@ def clear_outside(values: Any, inside: Box) -> None:
     Gaps between rows may become zero, too.
 
     Args:
-        values: the values.
         inside: the box, which lies within them and may be empty.
     """
     if inside == Box(Vec3(0, 0, 0), Vec3(*values.shape[2:])):

@@ -44,7 +44,6 @@ class Pointwise:
     """An operation at each voxel, on the current GPU.
 
     Args:
-        operation: the operation.
         maps: the maps of the output.
         activation: the function applied to the result.
         slope: the factor of ``leaky_relu`` or ``prelu`` for negative values, for all or each map.

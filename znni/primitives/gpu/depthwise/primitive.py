@@ -54,7 +54,6 @@ class DepthwiseWork(Work):
     """The work of a depthwise layer.
 
     Attributes:
-        layer: the layer.
         division: its division among blocks.
         chip: the GPU's chip.
     """

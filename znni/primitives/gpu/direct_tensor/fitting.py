@@ -67,8 +67,6 @@ def blocks_for(
     Args:
         conv: the convolution.
         numbers: the format of image and weights.
-        chip: the chip.
-        subtiles: the subtiles.
         most_columns: output maps of a pass, at most.
         exact: whether all digits of pairs count, so that tensor cores cut off none of them.
         keeps_images: whether blocks keep the image of a place for all passes. There is no other

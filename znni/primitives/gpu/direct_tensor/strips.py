@@ -103,7 +103,6 @@ def strips_for(
         conv: the convolution.
         numbers: the format of image and weights.
         out: extents of an output.
-        chip: the chip.
         items: outputs that are computed together.
         processors: multiprocessors of the GPU.
         exact: whether all digits of pairs count, so that tensor cores cut off none of them.

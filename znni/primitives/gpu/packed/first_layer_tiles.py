@@ -196,7 +196,6 @@ def tile_for(
     Args:
         conv: the convolution.
         out: extents of the output.
-        chip: the chip.
         numbers: the format of the numbers that are multiplied.
         sums: whether each output map is added up.
 

@@ -143,7 +143,6 @@ class PhasedLauncher:
     """Runs a transposed convolution of packed values phase by phase.
 
     Args:
-        work: the work.
         given: the layer's weights, which are laid out now and kept.
     """
 

@@ -134,7 +134,6 @@ def launch(kernel: Any, out: Shape5, *arguments: Any) -> None:
     """Launch ``pointwise``; the division of the output among blocks and its extents come last.
 
     Args:
-        kernel: the kernel.
         out: the shape of the output, whose maps are groups.
         arguments: all others.
     """

@@ -58,7 +58,6 @@ class ChunkReader(ABC):
     Together the threads hold at most one copy of the data being read, or what one chunk takes.
 
     Args:
-        dataset: the dataset.
         chunks: the extents of its chunks.
         copies: the copies of a chunk that a thread holds.
 
