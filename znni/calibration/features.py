@@ -35,10 +35,4 @@ def point_of(operation: Operation, shape: Shape5) -> Point:
                 window *= factor.volume
             case Pool() as pool:
                 window *= pool.window.volume
-    return (
-        round(log2(shape.n)),
-        log2(shape.f),
-        log2(features),
-        log2(kernel) / 3,
-        log2(window) / 3,
-    )
+    return (round(log2(shape.n)), log2(shape.f), log2(features), log2(kernel) / 3, log2(window) / 3)

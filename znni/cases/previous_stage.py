@@ -67,12 +67,7 @@ def open_labels(file: Path, scan: Scan, stage: PreviousStage) -> ArrayLike:
 
 
 def write_labels_before(
-    scan: Scan,
-    prepared: Preparation,
-    labels: ArrayLike,
-    path: Path,
-    threads: int,
-    room: int,
+    scan: Scan, prepared: Preparation, labels: ArrayLike, path: Path, threads: int, room: int
 ) -> None:
     """Write the labels of the previous stage in the voxels of the network's input.
 

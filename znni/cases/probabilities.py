@@ -72,11 +72,7 @@ def labels_of_maps_bytes(size: Vec3, maps: int) -> int:
 
 
 def write_probabilities(
-    scan: Scan,
-    prepared: Preparation,
-    maps: Path,
-    out: Path,
-    progress: Progress = no_progress,
+    scan: Scan, prepared: Preparation, maps: Path, out: Path, progress: Progress = no_progress
 ) -> None:
     """Write the probabilities of the whole scan, and how it lies in space.
 

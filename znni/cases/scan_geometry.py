@@ -38,10 +38,7 @@ def geometry_of(scan: Scan, crop: Box) -> dict[str, Any]:
     starts_and_stops = zip(crop.start, crop.stop, strict=True)
     return {
         "sitk_stuff": in_itk,
-        "nibabel_stuff": {
-            "original_affine": stored.tolist(),
-            "reoriented_affine": turned.tolist(),
-        },
+        "nibabel_stuff": {"original_affine": stored.tolist(), "reoriented_affine": turned.tolist()},
         "spacing": [z, y, x],
         "shape_before_cropping": tuple(scan.volume.size),
         "bbox_used_for_cropping": [list(ends) for ends in starts_and_stops],

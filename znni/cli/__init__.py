@@ -63,9 +63,7 @@ def _log_to_stderr(debug: bool) -> None:
     logging.addLevelName(logging.WARNING, "warning")
     logging.addLevelName(logging.INFO, "info")
     logging.basicConfig(
-        level=logging.INFO if debug else logging.WARNING,
-        format=LOGGED,
-        handlers=[_ToStderr()],
+        level=logging.INFO if debug else logging.WARNING, format=LOGGED, handlers=[_ToStderr()]
     )
     if sys.stderr.isatty():
         log_of_waits.setLevel(logging.INFO)

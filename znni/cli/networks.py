@@ -5,9 +5,7 @@ from __future__ import annotations
 import typer
 
 # Addresses of pictures of networks' outputs.
-PICTURES = {
-    "cells-unet": "https://github.com/znni/znni/blob/main/networks/cells-unet.png",
-}
+PICTURES = {"cells-unet": "https://github.com/znni/znni/blob/main/networks/cells-unet.png"}
 
 WITHOUT_WEIGHTS = "a benchmark without weights: give --random-weights 0"
 

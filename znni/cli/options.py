@@ -54,8 +54,7 @@ class WindowOptions:
         metavar="Z,Y,X",
     )
     overlap: float | None = described(
-        None,
-        "Share of a window that the next one covers again. Default: as its file says, or 0.5.",
+        None, "Share of a window that the next one covers again. Default: as its file says, or 0.5."
     )
     blend: Blend | None = described(
         None, "How much the voxels of a window count. Default: as its file says, or gaussian."

@@ -28,9 +28,7 @@ def view(
     page: Annotated[
         Path | None,
         typer.Option(
-            "--out",
-            metavar="PAGE.html",
-            help="Page to write. Default: OUT and .html, beside OUT.",
+            "--out", metavar="PAGE.html", help="Page to write. Default: OUT and .html, beside OUT."
         ),
     ] = None,
     *,

@@ -45,11 +45,7 @@ class NonzeroMask:
 
 
 def nonzero_mask(
-    read: ReadValues,
-    extents: Vec3,
-    slab: int,
-    *,
-    most_components: int = MOST_COMPONENTS,
+    read: ReadValues, extents: Vec3, slab: int, *, most_components: int = MOST_COMPONENTS
 ) -> NonzeroMask:
     """Return the mask of voxels that are not 0 in a volume, with its holes filled.
 
@@ -66,12 +62,7 @@ def nonzero_mask(
         return mask
 
     zeros = find_components(
-        mask_of,
-        extents,
-        slab,
-        classes=FALSE,
-        connectivity=6,
-        most_components=most_components,
+        mask_of, extents, slab, classes=FALSE, connectivity=6, most_components=most_components
     )
     box = reduce(Box.hull, occupied) if occupied else Box(Vec3(0, 0, 0), extents)
     number = zeros.tables.number
@@ -81,12 +72,7 @@ def nonzero_mask(
 
 
 def nonzero_bytes(
-    extents: Vec3,
-    slab: int,
-    maps: int,
-    itemsize: int,
-    *,
-    most_components: int = MOST_COMPONENTS,
+    extents: Vec3, slab: int, maps: int, itemsize: int, *, most_components: int = MOST_COMPONENTS
 ) -> int:
     """Return the most bytes that ``nonzero_mask`` takes, with the arrays that ``read`` returns."""
     values = min(slab, extents.z) * extents.y * extents.x * maps * itemsize

@@ -140,11 +140,7 @@ def find_components(
 
 
 def components_bytes(
-    extents: Vec3,
-    slab: int,
-    itemsize: int,
-    *,
-    most_components: int = MOST_COMPONENTS,
+    extents: Vec3, slab: int, itemsize: int, *, most_components: int = MOST_COMPONENTS
 ) -> int:
     """Return the most bytes that ``find_components`` takes, with the arrays that it reads."""
     tables = most_components * (COMPONENT_BYTES + BOX_BYTES)

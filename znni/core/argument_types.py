@@ -16,12 +16,7 @@ Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 # What to give for each type, in words.
-WORDS: dict[Any, str] = {
-    int: "an integer",
-    float: "a number",
-    bool: "True or False",
-    str: "text",
-}
+WORDS: dict[Any, str] = {int: "an integer", float: "a number", bool: "True or False", str: "text"}
 # Their own checks say more.
 CHECKED_ELSEWHERE = ("ram", "gpu_memory", "threads", "gpus", "dtype", "input_dtype")
 MAKERS = {
@@ -31,9 +26,7 @@ MAKERS = {
 }
 
 
-def checks_types(
-    function: Callable[Parameters, Returned],
-) -> Callable[Parameters, Returned]:
+def checks_types(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """Decorate a function so that arguments of wrong types raise InvalidInput before it begins.
 
     Types that say what a value can do, not what it is, are not checked: arrays and other protocols.

@@ -83,8 +83,7 @@ class Choices:
         "layer.",
     )
     costs: Costs = described(
-        "auto",
-        "Source of predicted times: measurements of znni calibrate, or the built-in model.",
+        "auto", "Source of predicted times: measurements of znni calibrate, or the built-in model."
     )
     micro_batches: Division = described(
         "power-of-two",

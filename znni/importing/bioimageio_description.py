@@ -178,10 +178,7 @@ def described(content: Any) -> Description:
         ) from None
     if model.type != "model":
         raise InvalidInput(f"describes a {model.type}, not a model; give the package of a model")
-    for tensors, tests in (
-        (model.inputs, model.test_inputs),
-        (model.outputs, model.test_outputs),
-    ):
+    for tensors, tests in ((model.inputs, model.test_inputs), (model.outputs, model.test_outputs)):
         for tensor, path in zip(tensors, tests, strict=False):
             tensor.test = tensor.test or Source(source=path)
     for tensor in (*model.inputs, *model.outputs):

@@ -177,10 +177,7 @@ def configuration_of(plans: Plans, name: str) -> Configuration:
         entry["architecture"] = _older_architecture(_valid(_Older, entry, name))
     config = _valid(Configuration, entry, name)
     axes = 2 if len(config.patch_size) == 2 else 3
-    for key, values in (
-        ("patch_size", config.patch_size),
-        ("spacing", config.spacing),
-    ):
+    for key, values in (("patch_size", config.patch_size), ("spacing", config.spacing)):
         if len(values) != axes:
             raise InvalidInput(f"{PLANS}: configuration {name} has a wrong {key}: {values}")
     return config

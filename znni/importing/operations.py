@@ -273,7 +273,6 @@ def _kernels(origin: str, weight: object, axes: str) -> Float64:
     kernels = floats(origin, "weight", weight)
     if kernels.ndim != 5 or 0 in kernels.shape:
         refuse(
-            origin,
-            f"has weights of shape {kernels.shape}; give those of a 3D convolution: {axes}",
+            origin, f"has weights of shape {kernels.shape}; give those of a 3D convolution: {axes}"
         )
     return kernels

@@ -171,11 +171,7 @@ def note_new_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
 
 
 def remaining_of(
-    output: Output,
-    job: Job,
-    plan: Plan,
-    share: list[Box] | None,
-    afresh: str,
+    output: Output, job: Job, plan: Plan, share: list[Box] | None, afresh: str
 ) -> Remaining:
     """Return what is left to be computed of an output that is begun.
 

@@ -58,10 +58,7 @@ def prepare(
 
 
 def prepare_alone(
-    plan: Plan,
-    weights: Weights,
-    measured: Measured = not_measured,
-    dtype: OutputType = "float32",
+    plan: Plan, weights: Weights, measured: Measured = not_measured, dtype: OutputType = "float32"
 ) -> PatchRunner:
     """Prepare a plan to run in this process, with the arguments of ``prepare``.
 

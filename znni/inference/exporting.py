@@ -145,11 +145,7 @@ def export(
     return Exported(str(target), wanted.features, wanted.size, values.dtype)
 
 
-def copy_labels(
-    volume: ArrayVolume,
-    target: str | Path,
-    progress: Progress = no_progress,
-) -> None:
+def copy_labels(volume: ArrayVolume, target: str | Path, progress: Progress = no_progress) -> None:
     """Write labels to a file, as they are, with their attributes. An existing file is replaced.
 
     Args:

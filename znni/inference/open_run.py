@@ -241,11 +241,7 @@ def _check_plan(session: Session, runner: VolumeRunner, asked: OpenRequest) -> N
 
 
 def _smaller(
-    session: Session,
-    output: Output,
-    asked: OpenRequest,
-    failed: Plan,
-    short: DeviceKind,
+    session: Session, output: Output, asked: OpenRequest, failed: Plan, short: DeviceKind
 ) -> Plan:
     """Return the plan that an output goes on with after memory ran out, and note it there.
 

@@ -41,10 +41,7 @@ REMEDIES: dict[DeviceKind, tuple[str, str]] = {
         f"end other programs, or give {option('threads', 1)}, a smaller type of output or a "
         "smaller network",
     ),
-    GPU: (
-        " of the GPU",
-        f"end other programs that use it, or give {option('device', HOST)}",
-    ),
+    GPU: (" of the GPU", f"end other programs that use it, or give {option('device', HOST)}"),
 }
 
 

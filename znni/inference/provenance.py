@@ -176,10 +176,7 @@ def origin_of(output: StoredVolume) -> Origin:
 
 
 def input_of(
-    origin: Origin,
-    output: StoredVolume,
-    ledger: Ledger,
-    replacement: str | Path | ArrayLike | None,
+    origin: Origin, output: StoredVolume, ledger: Ledger, replacement: str | Path | ArrayLike | None
 ) -> Volume:
     """Open the volume that an output was computed from."""
     recorded = origin.attributes

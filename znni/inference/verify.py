@@ -322,11 +322,7 @@ def compared(
 
 
 def _voxels(
-    count: int,
-    size: Vec3,
-    origin: Origin,
-    masked: Volume | None,
-    generator: np.random.Generator,
+    count: int, size: Vec3, origin: Origin, masked: Volume | None, generator: np.random.Generator
 ) -> list[Vec3]:
     """Return random voxels of an output: in windows, within the mask if some are found there."""
     offset = Vec3(*origin.attributes.voxel_offset)

@@ -38,9 +38,7 @@ BANDWIDTH_OF_ONE_CORE = 14e9
 
 
 def detect_machine(
-    ram: int | str | None = None,
-    threads: int | None = None,
-    gpu_memory: int | str | None = None,
+    ram: int | str | None = None, threads: int | None = None, gpu_memory: int | str | None = None
 ) -> Machine:
     """Return this machine, limited to what a plan may use.
 

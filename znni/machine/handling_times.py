@@ -127,9 +127,7 @@ class HandlingTimes:
             {dtype: taken(f"written {dtype}") for dtype in dtypes},
             named.get("cold"),
             ChunkTimes(
-                some("chunk", get_args(Form)),
-                some("decoded", get_args(Codec)),
-                named.get("file"),
+                some("chunk", get_args(Form)), some("decoded", get_args(Codec)), named.get("file")
             ),
         )
 

@@ -47,10 +47,7 @@ def io_threads() -> int:
 
 
 def mapped(
-    task: Callable[[Item], Result],
-    items: Iterable[Item],
-    most: int,
-    purpose: Purpose = "reading",
+    task: Callable[[Item], Result], items: Iterable[Item], most: int, purpose: Purpose = "reading"
 ) -> Generator[Result, None, None]:
     """Yield ``task(item)`` for every item, in order, computed by these threads.
 

@@ -71,10 +71,7 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
             yield f"{layer.in_features} -> {made}"
             for name, usual in (("stride", ONE), ("dilation", ONE), ("groups", 1)):
                 yield from _unless(name, getattr(layer, name), usual)
-            yield from (
-                *_padded(layer.padding),
-                *_unless("mode", layer.mode, "correlation"),
-            )
+            yield from (*_padded(layer.padding), *_unless("mode", layer.mode, "correlation"))
         case ConvTranspose():
             yield f"transposed conv {layer.kernel}"
             yield f"{layer.in_features} -> {made}"

@@ -173,10 +173,7 @@ def _swept_along(network: Network, axis: Axis, new: int) -> BlockGeometry:
 
 
 def _traced(
-    network: Network,
-    wanted: Box,
-    sizes: Mapping[str, Vec3],
-    frame: Callable[[Node, Box], Frame],
+    network: Network, wanted: Box, sizes: Mapping[str, Vec3], frame: Callable[[Node, Box], Frame]
 ) -> BlockGeometry:
     """Return the samples of all values for a box of the output, traced back layer by layer.
 

@@ -105,10 +105,7 @@ Sources = Annotated[list[str], BeforeValidator(_sources)]
 
 
 class _LayerEntry(Entry):
-    unneeded: ClassVar[Mapping[str, str]] = {
-        "batchnorm": FOLDED,
-        "batch_norm": FOLDED,
-    }
+    unneeded: ClassVar[Mapping[str, str]] = {"batchnorm": FOLDED, "batch_norm": FOLDED}
     name: Name | None = None
     sources: Sources | None = Field(default=None, alias="from")
     conv: ConvEntry | None = None

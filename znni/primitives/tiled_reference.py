@@ -126,10 +126,7 @@ def _whole(
 
 
 def local(
-    layer: Layer,
-    weights: Weights,
-    given: Sequence[NDArray[np.floating]],
-    inside: Box | None = None,
+    layer: Layer, weights: Weights, given: Sequence[NDArray[np.floating]], inside: Box | None = None
 ) -> Float64:
     """Return what a primitive computes for a layer of a tiled network (n, f', z', y', x').
 
@@ -298,10 +295,7 @@ def _upsampled(x: Float64, layer: Upsample, beyond: Literal["zeros", "wrap"]) ->
 
 
 def _cropped(
-    node: Node,
-    given: list[Float64],
-    sizes: Mapping[str, Vec3],
-    beyond: Literal["zeros", "wrap"],
+    node: Node, given: list[Float64], sizes: Mapping[str, Vec3], beyond: Literal["zeros", "wrap"]
 ) -> list[Float64]:
     """Return the inputs of a join, cropped around their centres to the smallest of them.
 

@@ -142,12 +142,7 @@ class _BoxWork:
             yield slice(start, min(start + self._slices, extent))
 
     def run(
-        self,
-        values: Float32,
-        out: Float32,
-        slab: slice,
-        bounds: Float32 | None,
-        scratch: Float32,
+        self, values: Float32, out: Float32, slab: slice, bounds: Float32 | None, scratch: Float32
     ) -> None:
         """Compute a slab of a map's box."""
         current = values

@@ -68,12 +68,7 @@ def label_bytes(resampling: Resampling, box: Box, threads: int) -> int:
 
 
 def resample_labels(
-    labels: NDArray[Any],
-    at: Vec3,
-    resampling: Resampling,
-    box: Box,
-    *,
-    threads: int,
+    labels: NDArray[Any], at: Vec3, resampling: Resampling, box: Box, *, threads: int
 ) -> NDArray[Any]:
     """Return labels (z, y, x) resampled to a box of the target, as batchgenerators 0.25.4 does.
 

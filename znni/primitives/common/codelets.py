@@ -84,10 +84,7 @@ class Codelet:
         return sum(used[i] and step.kind != "input" for i, step in enumerate(self.steps))
 
     def evaluate(
-        self,
-        arithmetic: Arithmetic,
-        read: Callable[[int], Any],
-        write: Callable[[int, Any], None],
+        self, arithmetic: Arithmetic, read: Callable[[int], Any], write: Callable[[int, Any], None]
     ) -> None:
         """Carry out the program.
 

@@ -84,8 +84,7 @@ class Blocking(NamedTuple):
         planes, more = shape.z - z + 1, shape.y - y
         row_bytes = 4 * features * planes * shape.x
         most = min(
-            PACKED_BYTES // row_bytes - more,
-            SUMS_BYTES // (4 * layer.stride.x * maps * shape.x),
+            PACKED_BYTES // row_bytes - more, SUMS_BYTES // (4 * layer.stride.x * maps * shape.x)
         )
         bands = -(-y // max(1, most))
         rows = -(-y // bands)

@@ -131,11 +131,7 @@ class _Strip:
     def transform_z(self, spectrum: Value, codelet: Codelet, *, into: bool) -> None:
         """Transform all columns along z, from the scratch into the values at points or back."""
         emit = self.emit
-        with (
-            emit.loop(self.y) as y,
-            emit.loop(self.across) as tile,
-            emit.loop(self.x) as x,
-        ):
+        with emit.loop(self.y) as y, emit.loop(self.across) as tile, emit.loop(self.x) as x:
             column = emit.times(emit.plus(emit.times(tile, self.x), x), LANES)
             column = emit.plus(column, emit.times(y, self.row_floats))
             point = emit.plus(emit.times(y, self.x), x)
@@ -259,10 +255,7 @@ def results_pass(
                     first, place = tile * x_axis.outputs, tile * x_axis.length
 
                     def keep(
-                        i: int,
-                        value: Value,
-                        first: int = first,
-                        voxels: dict[int, Value] = voxels,
+                        i: int, value: Value, first: int = first, voxels: dict[int, Value] = voxels
                     ) -> None:
                         voxels[first + i] = finish(value)
 
@@ -311,10 +304,7 @@ def products_pass(own: bool) -> PhaseKernel:
         first, stop = (
             emit.index_at(emit["first_values"], emit.plus(point, more)) for more in (0, 1)
         )
-        for width, first_group, stop_group in (
-            (most, emit.index(0), whole),
-            (1, whole, groups),
-        ):
+        for width, first_group, stop_group in ((most, emit.index(0), whole), (1, whole, groups)):
             with emit.loop(stop_group, first_group, width) as group:
                 target = emit.at(products, emit.times(group, LANES))
                 _rows(emit, _Terms(own, first, stop, group, width, group_floats), target)

@@ -90,11 +90,7 @@ class Work(ABC):
         """The cost of a call."""
         memory = Memory.beside(self.array_bytes, self.workspace_bytes, self.resident_bytes)
         return Cost(
-            self.flops,
-            self.bytes_moved,
-            memory,
-            self.efficiency,
-            writes_views=self.writes_views,
+            self.flops, self.bytes_moved, memory, self.efficiency, writes_views=self.writes_views
         )
 
 

@@ -232,8 +232,7 @@ def _tiles(kernel: Vec3, window: Vec3, in_features: int, out_features: int) -> t
         for warps in ARRANGEMENTS:
             for fewer in range(rows, rows // 2, -1):
                 tile = _staged(
-                    Tile(kernel, window, 1, taps_y, maps, fewer, lanes_x, warps, False),
-                    in_features,
+                    Tile(kernel, window, 1, taps_y, maps, fewer, lanes_x, warps, False), in_features
                 )
                 if tile.shared_bytes <= COMMON_BLOCK_SHARED:
                     found.append(tile)

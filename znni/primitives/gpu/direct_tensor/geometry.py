@@ -280,13 +280,7 @@ class ThreadBlock:
         return out.ceil_div(self.out)
 
     def cycles(
-        self,
-        out: Vec3,
-        row: int,
-        *,
-        packed: bool = False,
-        adds: bool = False,
-        sums: bool = False,
+        self, out: Vec3, row: int, *, packed: bool = False, adds: bool = False, sums: bool = False
     ) -> float:
         """Return a multiprocessor's cycles for an output: products and stores run side by side.
 

@@ -227,11 +227,7 @@ def image_source(numbers: TensorFormat, gathering: Gathering = IN_PLACE) -> str:
     """Return the CUDA source of ``lay_out``."""
     values = {"PARTS": numbers.parts, "GATHERS": int(gathering != IN_PLACE)}
     values |= of_axes("STEP", gathering.step) | of_axes("SHIFTS", gathering.shifts)
-    parts = (
-        definitions(values),
-        ranges_source(numbers),
-        source_beside(__file__, "image.cu"),
-    )
+    parts = (definitions(values), ranges_source(numbers), source_beside(__file__, "image.cu"))
     return "\n".join(parts)
 
 

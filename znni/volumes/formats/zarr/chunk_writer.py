@@ -48,13 +48,7 @@ class ZarrChunks:
         wanted: description of the output.
     """
 
-    def __init__(
-        self,
-        array: Any,
-        folder: Files,
-        level: str,
-        wanted: NewOutput,
-    ) -> None:
+    def __init__(self, array: Any, folder: Files, level: str, wanted: NewOutput) -> None:
         self._array = array
         self._folder = folder
         self._level = level

@@ -167,9 +167,7 @@ def _composed(
 
 
 def _grid(
-    scale: Mapping[str, float],
-    translation: Mapping[str, float],
-    units: Mapping[str, str | None],
+    scale: Mapping[str, float], translation: Mapping[str, float], units: Mapping[str, str | None]
 ) -> Grid:
     """Return the grid of the axes of space."""
     return Grid(

@@ -110,12 +110,7 @@ class ZarrOutput(PartialOutput):
 
 
 def make_image(
-    root: str,
-    name: str,
-    array: Any,
-    grid: Grid,
-    coarsening: Coarsening,
-    maps: tuple[str, ...] = (),
+    root: str, name: str, array: Any, grid: Grid, coarsening: Coarsening, maps: tuple[str, ...] = ()
 ) -> None:
     """Write the coarser resolutions of an array, if there are to be some, and its OME metadata."""
     group = library("zarr", "zarr").open_group(root, mode="a", zarr_format=3)
