@@ -70,7 +70,6 @@ PAPER_COMMANDS = {
     "regions": "bench.paper.regions",
     "lowering": "bench.paper.lowering",
     "batching": "bench.paper.lowering",
-    "engines": "bench.paper.engines",
 }
 
 PAPER = "paper"

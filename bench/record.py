@@ -26,7 +26,8 @@ Row: TypeAlias = dict[str, Any]
 # files name it. Commands with ``--device`` have two: ``layers`` saves ``layer`` or ``gpu-layers``,
 # ``network`` saves ``network`` or ``gpu-networks``. ``exercise`` saves ``gpu-exercise`` or
 # ``gpu-memory``, ``ledger`` saves ``ledger`` or ``kills``. Figures of papers that compare a few
-# functions are ``evaluations``. Others are named after their command.
+# functions are ``evaluations``. Curves of ``paper micro-batches`` are ``engine-curves``. Others are
+# named after their command.
 Kind: TypeAlias = Literal[
     "borders",
     "case-folder",
@@ -35,6 +36,7 @@ Kind: TypeAlias = Literal[
     "cluster-simulation",
     "default-memory",
     "end-to-end",
+    "engine-curves",
     "evaluations",
     "fleet",
     "gpu-chips",
@@ -104,11 +106,16 @@ class Record:
 
 def save(path: Path, kind: Kind, rows: list[Row], ceilings: Sequence[AnyCeilings]) -> None:
     """Write rows of results with all that is needed to judge and repeat them."""
+    write(path, made_here(kind, rows, ceilings))
+
+
+def made_here(kind: Kind, rows: list[Row], ceilings: Sequence[AnyCeilings]) -> Record:
+    """Return results with the command, machine, date and libraries of this process."""
     about = {
         **circumstances("-m", "bench"),
         "ceilings": [asdict(measured) for measured in ceilings],
     }
-    write(path, Record(kind, rows, about))
+    return Record(kind, rows, about)
 
 
 def write(path: Path, results: Record) -> None:

@@ -208,6 +208,11 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "x": "{gain:.2f}",
         "x in the paper": "{published_gain:.0f}",
     },
+    "engine-curves": {
+        **as_is("kernel", "maps", "size", "images", "engines"),
+        "fastest s": "{seconds:.2e}",
+        "its MiB": "{workspace_mib:,.1f}",
+    },
     "micro-batches": {
         **as_is("kernel", "maps", "input"),
         "limit on": "{limit_on}",

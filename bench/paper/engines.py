@@ -1,237 +1,261 @@
-"""Batches in pieces for cuDNN's own engines, within limits of workspace.
+"""Measured times and workspaces of cuDNN's own engines, in a file that others may read.
 
-This is µ-cuDNN, Figures 10, 11 and 13. Engines compute in float32 without tensor cores, as in the
-paper. Its networks have planes. Here these are volumes of one plane. Layers with a stride are left
-out: znni's graphs of cuDNN have none.
+Engines compute in float32 without tensor cores, as in the paper. Its networks (µ-cuDNN, Figures 10
+to 14) have planes. Here these are volumes of one plane. Layers with a stride are left out: znni's
+graphs of cuDNN have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from math import inf
-from typing import Annotated, NamedTuple
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
-import typer
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from bench import session
-from bench.layers import layer
-from bench.record import Row
-from znni.core.plan_options import memory_size
+from bench.ceilings import GpuCeilings
+from bench.paper.divisions import (
+    ALL,
+    DIVISIONS,
+    MIB,
+    WHOLE,
+    Curve,
+    Engine,
+    powers_of_two,
+    rows_of,
+)
+from bench.record import Kind, Record, Row, join, load, made_here, write
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.cuda import cupy
+from znni.machine.cuda import LibraryFailed, cupy
 from znni.network.layers import Conv
 from znni.primitives.gpu.cudnn.formats import FORMATS
 from znni.primitives.gpu.cudnn.graph import ConvolutionGraph, engine_seconds
 from znni.primitives.gpu.cudnn.pieces import Pieces
 
-MIB = 2**20
 FLOAT32 = next(number for number in FORMATS if number.name == "float32")
-
-# The numbers of images that pieces may have. Powers of two are µ-cuDNN's powerOfTwo; with every
-# thirty-second number beside them, they stand for its "all", which tries each number.
-WHOLE, POWERS, MORE = DIVISIONS = ("undivided", "powers of two", "more sizes")
-STEP = 32
+KIND: Kind = "engine-curves"
 
 
-class Plane(NamedTuple):
-    """A layer of planes whose output has the input's extents.
+class Call(NamedTuple):
+    """A convolution whose batch may be divided, and the voxels of its input."""
 
-    Attributes:
-        maps: the input maps.
-        out_maps: the output maps.
-        kernel: the kernel's extent.
-        extent: the extent of input and output, without the border of zeros.
-        times: how often the network has it.
-    """
+    conv: Conv
+    size: Vec3
 
-    maps: int
-    out_maps: int
-    kernel: int
-    extent: int
-    times: int = 1
-
-    def convolution(self) -> Conv:
-        """Return the layer."""
-        made = layer(Vec3(1, self.kernel, self.kernel), self.maps, self.out_maps)
-        assert isinstance(made, Conv)
-        return made
+    @property
+    def about(self) -> Row:
+        """The columns of a row that identify the call."""
+        maps = f"{self.conv.in_features}->{self.conv.out_features}"
+        return {"kernel": str(self.conv.kernel), "maps": maps, "size": str(self.size)}
 
     def piece(self, images: int) -> Pieces:
-        """Return the shapes of a piece of a batch, with the border of zeros."""
-        seen = self.extent + self.kernel - 1
-        out = Shape5(images, self.out_maps, 1, self.extent, self.extent)
-        return Pieces(Shape5(images, self.maps, 1, seen, seen), out, out)
+        """Return the shapes of a piece of a batch."""
+        out = Shape5.of(images, self.conv.out_features, self.size - self.conv.kernel + 1)
+        return Pieces(Shape5.of(images, self.conv.in_features, self.size), out, out)
+
+
+class Case(NamedTuple):
+    """A network, or a layer alone.
+
+    Attributes:
+        name: its name.
+        batch: images of all layers.
+        calls: its layers, and how often it has each.
+    """
+
+    name: str
+    batch: int
+    calls: Mapping[Call, int]
+
+
+def plane(maps: int, out_maps: int, kernel: int, extent: int) -> Call:
+    """Return a layer of planes. Its input has a border of zeros around the output's extent."""
+    seen = extent + kernel - 1
+    conv = Conv("conv1", maps, out_maps, Vec3(1, kernel, kernel), "relu")
+    return Call(conv, Vec3(1, seen, seen))
 
 
 # The paper's networks and batches. Each block of DenseNet-40, with 40 maps a layer, has 12 layers:
 # its second, sixth and tenth stand for four each.
-NETWORKS: dict[str, tuple[int, tuple[Plane, ...]]] = {
-    "AlexNet": (
+NETWORKS = {
+    "AlexNet": Case(
+        "AlexNet",
         256,
-        (
-            Plane(64, 192, 5, 27),
-            Plane(192, 384, 3, 13),
-            Plane(384, 256, 3, 13),
-            Plane(256, 256, 3, 13),
-        ),
+        {
+            plane(64, 192, 5, 27): 1,
+            plane(192, 384, 3, 13): 1,
+            plane(384, 256, 3, 13): 1,
+            plane(256, 256, 3, 13): 1,
+        },
     ),
-    "ResNet-18": (
+    "ResNet-18": Case(
+        "ResNet-18",
         128,
-        (
-            Plane(64, 64, 3, 56, 4),
-            Plane(128, 128, 3, 28, 3),
-            Plane(256, 256, 3, 14, 3),
-            Plane(512, 512, 3, 7, 3),
-        ),
+        {
+            plane(64, 64, 3, 56): 4,
+            plane(128, 128, 3, 28): 3,
+            plane(256, 256, 3, 14): 3,
+            plane(512, 512, 3, 7): 3,
+        },
     ),
-    "DenseNet-40": (
+    "DenseNet-40": Case(
+        "DenseNet-40",
         256,
-        tuple(
-            Plane(80 + 40 * (12 * block + place), 40, 3, 32 >> block, 4)
+        {
+            plane(80 + 40 * (12 * block + place), 40, 3, 32 >> block): 4
             for block, place in product(range(3), (1, 5, 9))
-        ),
+        },
     ),
 }
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A measured engine: seconds of a piece, and bytes of workspace."""
+class Curves:
+    """Measured engines, in a file if one is given.
 
-    seconds: float
-    workspace: int
+    Args:
+        path: the file. If it exists, its measurements count, and new ones are added.
+
+    Attributes:
+        ceilings: of the GPUs that measured.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._before = load(path, KIND) if path and path.exists() else None
+        self._now: Record | None = None
+        known = self._before.about["ceilings"] if self._before else []
+        self.ceilings = [GpuCeilings(**each) for each in known]
+
+    def of(self, call: Call) -> Curve:
+        """Return the measured engines of a call."""
+        return {
+            row["images"]: list(map(Engine, row["all_seconds"], row["all_workspaces"]))
+            for record in (self._before, self._now)
+            if record
+            for row in record.rows
+            if all(row[name] == value for name, value in call.about.items())
+        }
+
+    def begin(self, ceilings: GpuCeilings) -> None:
+        """Prepare for measurements of this process.
+
+        Raises:
+            InvalidInput: the file has those of another machine, or of other libraries.
+        """
+        self._now = made_here(KIND, [], [ceilings])
+        self._joined()
+        self.ceilings.append(ceilings)
+
+    def add(self, call: Call, images: int, engines: Sequence[Engine]) -> None:
+        """Add a measurement, and save all."""
+        assert self._now, "measurements have begun"
+        row: Row = {**call.about, "images": images, "engines": len(engines)}
+        if engines:
+            fastest = min(engines, key=lambda it: it.seconds)
+            row |= {"seconds": fastest.seconds, "workspace_mib": fastest.workspace / MIB}
+        row |= {
+            "all_seconds": [it.seconds for it in engines],
+            "all_workspaces": [it.workspace for it in engines],
+        }
+        self._now.rows.append(row)
+        if self._path:
+            write(self._path, self._joined())
+
+    def _joined(self) -> Record:
+        """Return the measurements of the file and of this process."""
+        return join([record for record in (self._before, self._now) if record])
 
 
-# The engines by the images of a piece.
-Curve = dict[int, list[Engine]]
+def rows_within(
+    cases: Sequence[Case],
+    limits: Sequence[int],
+    curves: Curves,
+    step: int,
+    most: int,
+    seconds: float,
+) -> Iterator[list[Row]]:
+    """Yield the rows of each case, after measurements of what the curves lack.
+
+    Args:
+        cases: networks and layers.
+        limits: bytes of workspace for each layer.
+        curves: measurements so far.
+        step: multiples of it are sizes of pieces, beside powers of two.
+        most: engines that are tried for each call.
+        seconds: time after which no more calls are measured.
+    """
+    measure(missing(cases, curves, step) if seconds else [], curves, most, seconds)
+    for name, batch, calls in cases:
+        yield list(rows_of(name, batch, list(map(curves.of, calls)), [*calls.values()], limits))
 
 
-def engines_command(
-    workspace: Annotated[
-        list[int],
-        typer.Option(parser=memory_size, metavar="SIZE", help="Limit of a layer; repeatable."),
-    ] = [8 * MIB, 64 * MIB, 512 * MIB],  # noqa: B006
-    net: Annotated[
-        list[str] | None, typer.Option(help="AlexNet, ResNet-18 or DenseNet-40; repeatable.")
-    ] = None,
-    out: session.Out = None,
-) -> None:
-    """Divide batches among cuDNN's engines, within a workspace for each layer or for all."""
-    session.check_known("network", net or (), NETWORKS)
-    ceilings = session.ceilings_with("gpu", session.machine_with("gpu", None).host.threads)
-
-    def measured() -> Iterator[list[Row]]:
-        for name in net or NETWORKS:
-            batch, planes = NETWORKS[name]
-            curves = []
-            for plane in planes:
-                session.progress(f"{name}: {plane}")
-                curves.append(curve_of(plane, batch))
-            yield list(rows_of(name, batch, planes, curves, workspace))
-
-    session.report_all("evaluations", measured(), [ceilings], out)
-
-
-def curve_of(plane: Plane, batch: int) -> Curve:
-    """Time the engines of a layer for each size of a piece."""
-    sizes = sizes_of(batch, MORE)
-    return {images: _engines(plane, images) for images in sizes}
-
-
-def _engines(plane: Plane, images: int) -> list[Engine]:
-    conv, piece = plane.convolution(), plane.piece(images)
-    graph = ConvolutionGraph(
-        conv, piece, FLOAT32, limit=max(1, cupy().cuda.Device().mem_info[0] // 2)
+def missing(cases: Sequence[Case], curves: Curves, step: int) -> list[tuple[Call, int]]:
+    """Return the calls and images that are not measured yet, undivided batches first."""
+    wanted = dict.fromkeys(
+        (call, images)
+        for division in DIVISIONS
+        for case in cases
+        for call in case.calls
+        for images in sizes_wanted(case.batch, division, step)
     )
-    shapes = (piece.shape, Shape5(*conv.weight_shape), piece.out)
-    x, weights, y = (cupy().zeros(shape, np.float32) for shape in shapes)
-    found: list[Engine] = []
-    for _, workspace, run in graph.engines(x.data.ptr, weights.data.ptr, y.data.ptr):
-        best = min((engine.seconds for engine in found), default=inf)
-        found.append(Engine(engine_seconds(run, best), workspace))
-    return found
+    return [(call, images) for call, images in wanted if images not in curves.of(call)]
 
 
-def sizes_of(batch: int, division: str) -> list[int]:
-    """Return the sizes that pieces of a batch may have."""
-    powers = [1 << power for power in range(batch.bit_length()) if 1 << power <= batch]
+def sizes_wanted(batch: int, division: str, step: int) -> list[int]:
+    """Return the sizes of pieces that a division needs, large ones first."""
     if division == WHOLE:
         return [batch]
-    return sorted({*powers, *(range(STEP, batch + 1, STEP) if division == MORE else ())})
+    sizes = range(step, batch + 1, step) if division == ALL else powers_of_two(batch)
+    return sorted(sizes, reverse=True)
 
 
-def least_seconds(curve: Curve, batch: int, limit: int, division: str) -> float:
-    """Return the seconds of the fastest division of a batch (µ-cuDNN's workspace reuse).
+def measure(wanted: Sequence[tuple[Call, int]], curves: Curves, most: int, seconds: float) -> None:
+    """Measure calls, as long as there is time.
 
-    It is infinite if no engine stays within the limit.
+    Raises:
+        InvalidInput: there is no GPU.
     """
-    least = {
-        images: min((it.seconds for it in curve[images] if it.workspace <= limit), default=inf)
-        for images in sizes_of(batch, division)
-    }
-    seconds = [0.0]
-    for images in range(1, batch + 1):
-        seconds.append(
-            min(
-                (seconds[images - size] + least[size] for size in least if size <= images),
-                default=inf,
-            )
-        )
-    return seconds[batch]
+    if not wanted:
+        return
+    machine, until = session.machine_with("gpu", None), perf_counter() + seconds
+    ceilings = session.ceilings_with("gpu", machine.host.threads)
+    assert isinstance(ceilings, GpuCeilings)
+    curves.begin(ceilings)
+    for place, (call, images) in enumerate(wanted):
+        session.progress(f"{place} of {len(wanted)}: {call.about}, {images} images")
+        engines = engines_of(call, images, most, until)
+        if engines is None:
+            session.progress("no time was left")
+            return
+        curves.add(call, images, engines)
 
 
-def shared_seconds(
-    curves: Sequence[Curve], times: Sequence[int], batch: int, total: int, division: str
-) -> float:
-    """Return the seconds of all layers if they share out a workspace (workspace division).
+def engines_of(call: Call, images: int, most: int, until: float) -> list[Engine] | None:
+    """Return measured engines of a call; None if time ran out.
 
-    An integer program chooses the limit of each layer (µ-cuDNN, eq. 1). Equal layers have equal
-    limits.
+    Args:
+        call: the call.
+        images: images of a piece.
+        most: engines that are tried.
+        until: the time at which no more are tried.
     """
-    choices = [
-        (layer, limit, least_seconds(curve, batch, limit, division))
-        for layer, curve in enumerate(curves)
-        for limit in sorted({it.workspace for engines in curve.values() for it in engines})
-        if limit <= total
-    ]
-    choices = [choice for choice in choices if choice[2] < inf]
-    each = np.array([[layer == place for layer, *_ in choices] for place in range(len(curves))])
-    taken = np.array([limit * times[layer] for layer, limit, _ in choices], float)
-    cost = np.array([seconds * times[layer] for layer, _, seconds in choices])
-    found = milp(
-        cost,
-        integrality=np.ones(len(choices), np.int64),
-        bounds=Bounds(0, 1),
-        constraints=[LinearConstraint(each, 1, 1), LinearConstraint(taken / MIB, 0, total / MIB)],
-    )
-    return float(found.fun) if found.success else inf
-
-
-def rows_of(
-    name: str, batch: int, planes: Sequence[Plane], curves: Sequence[Curve], limits: Sequence[int]
-) -> Iterator[Row]:
-    """Yield the seconds of a network for each limit, division and way to give out workspace.
-
-    The gain is over undivided batches with a limit of each layer's own.
-    """
-    times = [plane.times for plane in planes]
-    for limit in limits:
-        whole = None
-        for division, shared in product(DIVISIONS, (False, True)):
-            if shared:
-                seconds = shared_seconds(curves, times, batch, limit * sum(times), division)
-            else:
-                each = (least_seconds(curve, batch, limit, division) for curve in curves)
-                seconds = float(np.dot(times, list(each)))
-            whole = seconds if whole is None else whole
-            yield {
-                "figure": "µ-cuDNN, 10, 11 and 13",
-                "case": f"{name}, batch {batch}, {limit // MIB} MiB a layer",
-                "name": f"{division}, {'shared out' if shared else 'each its own'}",
-                "seconds": seconds,
-                "gain": whole / seconds,
-            }
+    piece, found = call.piece(images), list[Engine]()
+    shapes = piece.shape, Shape5(*call.conv.weight_shape), piece.out
+    x, weights, y = (cupy().zeros(shape, np.float32) for shape in shapes)
+    limit = max(1, cupy().cuda.Device().mem_info[0] // 2)
+    try:
+        graph = ConvolutionGraph(call.conv, piece, FLOAT32, limit)
+        for _, workspace, run in graph.engines(x.data.ptr, weights.data.ptr, y.data.ptr, most):
+            if perf_counter() > until:
+                return None
+            best = min((engine.seconds for engine in found), default=inf)
+            with suppress(LibraryFailed):  # cuDNN proposed it, but cannot run it
+                found.append(Engine(engine_seconds(run, best), workspace))
+    except LibraryFailed as error:
+        session.progress(str(error))
+    return found

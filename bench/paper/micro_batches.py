@@ -1,10 +1,16 @@
-"""Batches of a layer in pieces, within limits of workspace, or of all that a layer holds."""
+"""Batches of a layer in pieces, within limits of workspace, or of all that a layer holds.
+
+On the CPU, the planner chooses among znni's primitives. On a GPU, the engines are cuDNN's own, as
+in µ-cuDNN.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from itertools import starmap
+from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
@@ -12,12 +18,14 @@ import typer
 from bench import session
 from bench.accuracy import normal
 from bench.layers import Layer, about_layer, convolution_of, layers_of, weights_of
+from bench.paper.engines import NETWORKS, Call, Case, Curves, rows_within
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, stopwatch
 from planner.bare_steps import bare_step
 from planner.cost_model import CostModel
 from planner.step_options import StepOptions
 from znni.calibration.choice import cost_model
+from znni.core.errors import InvalidInput
 from znni.core.option_types import ACCURACIES, Division
 from znni.core.plan_options import memory_size
 from znni.core.shapes import Shape5
@@ -30,19 +38,60 @@ from znni.primitives.catalogue import catalogue
 
 DIVISIONS: tuple[Division, ...] = get_args(Division)
 
+# Multiples of it are sizes of pieces on a GPU, beside powers of two.
+STEP = 32
+
 
 def micro_batches_command(
-    kernel: session.Kernels,
     workspace: Annotated[
         list[int],
         typer.Option(parser=memory_size, metavar="SIZE", help="Limit; repeatable."),
     ],
+    kernel: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Kernel extent of a layer alone; repeatable."),
+    ] = None,
     batch: session.Batches = [64],  # noqa: B006
     size: session.Sizes = [32],  # noqa: B006
     features: session.Features = 80,
     out_features: session.OutFeatures = 80,
+    device: session.Device = "cpu",
+    net: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join(NETWORKS)}; repeatable. On a GPU. Default: all, if no --kernel."
+        ),
+    ] = None,
+    curves: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="Times and workspaces of engines: what this file has is not measured again, and "
+            "new ones are added. On a GPU.",
+        ),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Pieces have powers of two or multiples of this. On a GPU. Default: 32; 1 is all.",
+        ),
+    ] = None,
+    proposals: Annotated[
+        int | None,
+        typer.Option(min=1, help="Engines that are tried for a call. On a GPU. Default: all."),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="No engine is tried after so many seconds. With 0, --curves has all, and no GPU "
+            "is needed. On a GPU. Default: 3600.",
+        ),
+    ] = None,
     resident: Annotated[
-        bool, typer.Option("--resident", help="Count what primitives keep between calls, too.")
+        bool,
+        typer.Option("--resident", help="Count what primitives keep between calls. On a CPU."),
     ] = False,
     only: session.Only = None,
     costs: session.CostsChoice = "auto",
@@ -51,7 +100,27 @@ def micro_batches_command(
     budget: session.Budget = 60.0,
     out: session.Out = None,
 ) -> None:
-    """Cut a layer's batch to stay within a workspace."""
+    """Cut a layer's batch to stay within a workspace.
+
+    On a GPU, networks of the paper, too, by cuDNN's engines. Each layer has its own workspace, or
+    all layers share out the sum.
+    """
+    layers = layers_of(kernel or [], batch, size, [(features, out_features)])
+    if device == "gpu":
+        session.refuse(device, resident=resident, only=only, threads=threads)
+        session.check_known("network", net or (), NETWORKS)
+        wanted = net or ([] if kernel else [*NETWORKS])
+        cases = [*(NETWORKS[name] for name in wanted), *starmap(case_of, layers)]
+        measured = Curves(curves)
+        within = 3600.0 if seconds is None else seconds
+        found = rows_within(
+            cases, workspace, measured, step or STEP, proposals or sys.maxsize, within
+        )
+        session.report_all("evaluations", found, measured.ceilings, out)
+        return
+    session.refuse(device, net=net, curves=curves, step=step, proposals=proposals, seconds=seconds)
+    if not kernel:
+        raise InvalidInput("--kernel is needed with --device cpu; give the extent of a kernel")
     machine = session.machine_with("cpu", threads)
     session.check_primitives(only or [], machine)
     model = cost_model(catalogue(machine), costs)
@@ -65,8 +134,15 @@ def micro_batches_command(
             machine, operation, shape, workspace, only or [], model, effort, resident=resident
         )
 
-    layers = layers_of(kernel, batch, size, [(features, out_features)])
     session.report_all("micro-batches", starmap(compared, layers), [ceilings], out)
+
+
+def case_of(layer: Layer, shape: Shape5) -> Case:
+    """Return a layer alone as a case for cuDNN's engines."""
+    conv = convolution_of(layer)
+    call = Call(conv, shape.size)
+    maps = f"{conv.in_features} to {conv.out_features} maps"
+    return Case(f"kernel {conv.kernel}, {maps}, input {shape.size}", shape.n, {call: 1})
 
 
 def compare_divisions(

@@ -331,7 +331,7 @@ EVALUATIONS = (
                "[the search](../explanation/search.md)"),
     Evaluation(
         MICRO, "Figures 10, 11 and 13", "three networks within 8, 64 and 512 MiB a layer",
-        "1.1x to 1.8x at 64 MiB, training", _engines, "paper engines",
+        "1.1x to 1.8x at 64 MiB, training", _engines, "paper micro-batches --device gpu",
     ),
     Evaluation(
         MICRO, "Table I", "three GPUs for training", "their data", TRAINING,

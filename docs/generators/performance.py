@@ -54,7 +54,7 @@ PAGES = {
         ("search", "search-compared", "micro-batches", "shares", "machine-plans", "sweeps"),
     ),
     "strategies": ("Host and GPU together", ("strategies", "borders", "gpu-memory")),
-    "papers": ("Figures of papers", ("evaluations",)),
+    "papers": ("Figures of papers", ("evaluations", "engine-curves")),
     "runs": (
         "Whole runs, input and output",
         (

@@ -191,7 +191,7 @@ class ConvolutionGraph:
 
     def _fastest(self, x: int, weights: int, y: int) -> int:
         times: dict[int, float] = {}
-        for index, _, run in self._engines(x, weights, y):
+        for index, _, run in self._engines(x, weights, y, MOST_TRIED):
             times[index] = engine_seconds(run, min(times.values(), default=inf))
         if not times:
             refuse(_device_name(), self._key)
@@ -202,23 +202,29 @@ class ConvolutionGraph:
         return min(times, key=times.__getitem__)
 
     def engines(
-        self, x: int, weights: int, y: int
+        self, x: int, weights: int, y: int, most: int
     ) -> Iterator[tuple[int, int, Callable[[], None]]]:
         """Yield the engines that keep to the limits: index, bytes of workspace, and a run.
+
+        Args:
+            x: address of a packed input.
+            weights: address of the packed weights.
+            y: address of a packed output, which is overwritten.
+            most: the number of engines after which no more are tried.
 
         Raises:
             LibraryFailed: cuDNN proposes none.
         """
         self._propose()
-        yield from self._engines(x, weights, y)
+        yield from self._engines(x, weights, y, most)
 
     def _engines(
-        self, x: int, weights: int, y: int
+        self, x: int, weights: int, y: int, most: int
     ) -> Iterator[tuple[int, int, Callable[[], None]]]:
         """Yield the engines as ``engines`` does, once cuDNN has listed them."""
         tried = 0
         for index in range(self._graph.get_execution_plan_count()):
-            if tried == MOST_TRIED:
+            if tried == most:
                 return
             try:
                 with library_errors():
