@@ -22,7 +22,7 @@ from bench.paper.micro_batches import compare_divisions
 from bench.paper.published import published
 from bench.paper.shares import SHARES, compare_shares
 from bench.paper.strategies import STRATEGIES, compare_strategies, plan_on, run_planned
-from bench.paper.whole_jobs import with_places
+from bench.paper.whole_jobs import run_whole, with_places
 from bench.patches import plan_for
 from bench.record import Row, load, save
 from bench.search import time_search
@@ -167,6 +167,18 @@ def test_plans_of_strategies_are_run_where_there_is_time() -> None:
     assert "plan" not in row
     assert skipped == none
     (late,) = run_planned([planned], 0.0, -1.0)
+    assert late["skipped"] == "no time was left"
+
+
+@pytest.mark.slow
+def test_plans_of_strategies_are_run_as_whole_jobs() -> None:
+    plan = plan_for(NETWORK, 0, 20, device="cpu", ram=1 << 30, threads=1)
+    planned = {"network": "tiny", "strategy": "CPU-only", "plan": plan.to_json()}
+    row, again = run_whole([planned, planned], 60.0)
+    assert row["job_seconds"] > 0
+    assert row["predicted_seconds"] == plan.seconds
+    assert again == row
+    (late,) = run_whole([planned], -1.0)
     assert late["skipped"] == "no time was left"
 
 
