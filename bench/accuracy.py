@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
+from bench.reference import convolution, pooling
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, Weights
-from znni.primitives.reference import activation, convolution, pooling
+from znni.primitives.reference import activation
 
 ORIGIN = Vec3(0, 0, 0)
 SAMPLES = 64  # voxels of a layer's output that are judged

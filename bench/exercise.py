@@ -23,7 +23,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from bench import session
+from bench import reference, session
 from bench.patches import release_gpu_memory
 from bench.record import Row
 from znni.calibration.measure import inputs_in
@@ -67,10 +67,11 @@ from znni.network.layers import (
 )
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.primitive import Primitive, on_device
-from znni.primitives import reference, tiled_reference
+from znni.primitives import tiled_reference
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR
 from znni.primitives.gpu.packed.normalization import GpuPackedNormalization
+from znni.primitives.reference import activation
 
 FIRST = Conv("first", 1, 19, Vec3(2, 3, 4), "relu")
 HIDDEN = Conv("hidden", 80, 80, Vec3(3, 3, 3), "relu")
@@ -300,7 +301,7 @@ def relative_error(
             linear = replace(part, activation="identity")
             expected = reference.convolution(x, linear, weights)
             scale = float(np.abs(expected).max())
-            expected = reference.activation(expected, part.activation, part.slope)
+            expected = activation(expected, part.activation, part.slope)
     return _largest(y - expected, max(scale, np.abs(expected).max()))
 
 
@@ -317,7 +318,7 @@ def _of_tiled_network(
     if isinstance(layer, SummedConv):
         first, other = inputs
         linear = tiled_reference.local(layer.conv, _weights_of(layer.conv, weights), (first,))
-        return reference.activation(linear + other, layer.add.activation, layer.add.slope)
+        return activation(linear + other, layer.add.activation, layer.add.slope)
     if isinstance(layer, ConvPair | SummedConvPair):
         between = tiled_reference.local(layer.conv, _weights_of(layer.conv, weights), inputs[:1])
         later = weights and weights.after

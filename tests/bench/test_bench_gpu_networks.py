@@ -20,12 +20,12 @@ from bench.patches import plan_for
 from bench.peers.best_patch import Rivals, Try, best_of, rounded
 from bench.peers.torch_settings import LAYOUTS
 from bench.profile import profile, time_on_gpu
+from bench.reference import sliding_output
 from bench.rounds import Effort
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.network.weights import random_weights
 from znni.plans.plan import Plan
-from znni.primitives.reference import sliding_output
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from bench.patches import PlanPatch, plan_for
 from bench.peers.best_patch import Rivals, missing
 from bench.peers.torch_settings import LAYOUTS
 from bench.profile import profile, time_on_cpu
+from bench.reference import sliding_output
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.engine.executor import Measured
@@ -29,7 +30,6 @@ from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.plan import Plan
-from znni.primitives.reference import sliding_output
 
 PLENTY = 1 << 30  # bytes
 

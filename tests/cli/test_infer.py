@@ -12,6 +12,7 @@ import pytest
 from command_line import INFER, NET, VOLUME, attributes, read_main, succeeds, voxels, write_volume
 from tiny_network import close, expected, parts, whole
 
+from bench.reference import sliding_output
 from znni import __version__
 from znni.cli.infer import _start_processes
 from znni.core.plan_options import Choices
@@ -20,7 +21,6 @@ from znni.engine.workers.processes import WaitingProcesses
 from znni.machine.gpus import detect_gpus, look_at_gpus
 from znni.plans.job_seconds import ReportStage
 from znni.plans.plan import Plan
-from znni.primitives.reference import sliding_output
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_partial")
 

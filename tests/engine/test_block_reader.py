@@ -16,12 +16,12 @@ from random_networks import networks
 from tiny_network import expected
 
 import znni
+from bench.reference import sliding_output
 from znni.core.errors import InvalidInput
 from znni.engine.block_reader import Skipped, is_constant, of_constant
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.primitive import convolved
-from znni.primitives.reference import sliding_output
 
 SIZE = (3, 35, 37)
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5", "--plan", "plan.json")

@@ -22,6 +22,7 @@ from random_plans import (
 )
 from random_plans import run_plan as run
 
+from bench.reference import sliding_output
 from planner.search import Search
 from planner.segmentations import segmentations
 from znni.core.errors import InvalidInput
@@ -39,7 +40,6 @@ from znni.network.weights import Float32, random_weights
 from znni.plans.band import BUILT_IN_ERROR
 from znni.plans.plan import Plan
 from znni.plans.primitive import on_device
-from znni.primitives.reference import sliding_output
 from znni.volumes.array import ArrayVolume
 
 ON_HOST = on_device(CATALOGUE, "cpu")

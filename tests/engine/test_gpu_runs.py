@@ -15,6 +15,7 @@ from random_networks import networks
 from random_plans import any_plan, random_volume, run
 
 import znni
+from bench.reference import sliding_output
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.memory_errors import OutOfDeviceMemory
@@ -38,7 +39,6 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved, on_device
 from znni.plans.segments import Step
 from znni.primitives.catalogue import catalogue
-from znni.primitives.reference import sliding_output
 
 pytestmark = pytest.mark.gpu
 

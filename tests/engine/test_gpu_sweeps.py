@@ -12,6 +12,7 @@ from emulated_plans import primitives as emulated
 from random_networks import chain
 from random_plans import run
 
+from bench.reference import sliding_output
 from planner.cost_model import BUILT_IN
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
@@ -24,7 +25,6 @@ from znni.network.weights import random_weights
 from znni.plans.accuracy import filter_by_class
 from znni.plans.primitive import Catalogue, on_device
 from znni.primitives.catalogue import catalogue
-from znni.primitives.reference import sliding_output
 
 NETWORK = replace(
     chain(("conv", 3), ("pool", 2), ("conv", 2), ("conv", 3), features=3),

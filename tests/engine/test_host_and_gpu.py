@@ -17,6 +17,7 @@ from left_behind import threads_here
 from random_networks import chain, networks
 from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run
 
+from bench.reference import sliding_output
 from planner.partition import cut_network
 from planner.segmentations import segmentations
 from znni.core.shapes import AXES, Shape5, Vec3, offsets
@@ -38,7 +39,6 @@ from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.plan import Plan
-from znni.primitives.reference import sliding_output
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 NETWORK = chain(("conv", 2), ("pool", (1, 2, 2)), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))

@@ -17,6 +17,7 @@ from random_plans import CATALOGUE, DEVICES, any_plan, plan_of, random_volume, r
 from random_plans import NO_OVERHEAD as FREE
 from stopped_runs import Counting
 
+from bench.reference import sliding_output
 from planner.cost_model import BUILT_IN
 from planner.other_primitives import other_primitives
 from planner.partition import cut_network
@@ -32,7 +33,6 @@ from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
 from znni.plans.swept import swept_for
-from znni.primitives.reference import sliding_output
 
 POOLED = chain(("conv", 2), ("pool", 2), ("conv", 3), ("pool", 2), ("conv", 2))
 

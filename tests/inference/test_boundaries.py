@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from paths import NETWORKS
 
 import znni
+from bench import reference
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights, random_weights
-from znni.primitives import reference
 
 FRESH_SEEDS = range(3000, 3005)  # used neither for training nor for scoring
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from random_networks import networks
 
+from bench.reference import sliding_output
 from znni.inference.brute_force import at_voxel
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.network_file import load_network, network_from_text
 from znni.network.weights import random_weights
-from znni.primitives.reference import sliding_output
 
 
 @given(networks())

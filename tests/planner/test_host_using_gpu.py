@@ -15,6 +15,7 @@ from fakes import Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gpu, mach
 from random_networks import chain
 from random_plans import random_volume, run
 
+from bench import reference
 from planner.bare_steps import bare_step
 from planner.bounds import NOT_SLOWED, Numbers, Slowed
 from planner.cost_model import BUILT_IN
@@ -34,7 +35,6 @@ from znni.plans.plan import Plan
 from znni.plans.plan_text import plan_table
 from znni.plans.primitive import Catalogue, Primitive, convolved, convolved_and_pooled
 from znni.plans.segments import Step
-from znni.primitives import reference
 from znni.primitives.host_and_gpu import cuda_lanes, host_ram
 from znni.primitives.host_and_gpu.host_ram import HostRam
 

@@ -12,6 +12,7 @@ from fakes import Fake, fake_catalogue, machine
 from layers import CONVOLUTION, POOLING, case_for, primitives_for
 from planner_cases import by_brute_force
 
+from bench.reference import sliding_output
 from planner.bare_steps import bare_step
 from planner.choices import Slot
 from planner.cost_model import BUILT_IN
@@ -37,7 +38,6 @@ from znni.plans.micro_batches import (
 )
 from znni.plans.plan import Plan
 from znni.plans.primitive import Primitive, convolved, fragmented
-from znni.primitives.reference import sliding_output
 
 CONV_OF_ONE = Conv("conv1", 1, 2, Vec3(2, 2, 2), "relu")
 CONV_OF_FRAGMENTS = Conv("conv2", 2, 1, Vec3(3, 3, 3), "identity")

@@ -11,10 +11,10 @@ from random_networks import chain, networks
 from random_plans import random_volume
 
 import znni
+from bench.reference import sliding_output
 from znni.core.shapes import Vec3
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
-from znni.primitives.reference import sliding_output
 
 CHAINS = [
     chain(("conv", 3), ("pool", 2), ("conv", 3), ("pool", 2), ("conv", 2), features=5),

@@ -7,11 +7,11 @@ import pytest
 from devices import built
 from layers import MACHINE, random_case, random_input
 
+from bench import reference
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.machine.cuda import cupy
 from znni.network.layers import Pool
 from znni.plans.primitive import Primitive
-from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
 
 WINDOWS = [Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(1, 2, 3), Vec3(3, 1, 2), Vec3(1, 1, 1)]

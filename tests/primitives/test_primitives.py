@@ -25,13 +25,13 @@ from layers import (
     random_input,
 )
 
+from bench import reference
 from znni.core.option_types import ACCURACIES
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.machine.detect import detect_machine
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.weights import Float32
 from znni.plans.primitive import Primitive, convolved, convolved_and_pooled
-from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
 
 convolutions = pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))

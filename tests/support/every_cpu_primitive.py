@@ -14,10 +14,11 @@ import time
 import numpy as np
 from layers import CONVOLUTION, EXAMPLES, MACHINE, Case, assert_accurate, random_case, suited
 
+from bench import reference
 from znni.network.layers import ConvPair, Pool, PooledConv
 from znni.network.weights import Weights
 from znni.plans.primitive import Primitive
-from znni.primitives import reference, tiled_reference
+from znni.primitives import tiled_reference
 from znni.primitives.catalogue import catalogue
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import reference
 from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, workspace
 from znni.machine.device_arena import device_workspace, new_device_output
@@ -26,7 +27,6 @@ from znni.plans.primitive import (
     fragmented,
     pooled,
 )
-from znni.primitives import reference
 
 
 def machine(memory: int = 2**34, threads: int = 1) -> Machine:

@@ -15,11 +15,11 @@ from command_line import Outcome
 from fuzz_cases import SIZE
 from numpy.typing import NDArray
 
+from bench.reference import sliding_output
 from znni.core.shapes import Vec3
 from znni.network.network_file import load_network
 from znni.network.node import INPUT
 from znni.network.weights import ConvWeights, Weights, load_weights
-from znni.primitives.reference import sliding_output
 
 SEEN = (..., *(slice(extent) for extent in SIZE))  # also for a volume that claims to be larger
 

@@ -14,6 +14,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
+from bench import reference
 from znni.calibration.measure import inputs_in
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
@@ -43,7 +44,6 @@ from znni.network.layers import (
 )
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive, UsesGpu
-from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
 
 CONVOLUTION = Conv("convolution", 2, 3, Vec3(2, 3, 2), "identity"), Shape5(1, 2, 7, 8, 9)

@@ -11,6 +11,7 @@ from fake_stages import overhead
 from fakes import FUSED, Fake, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from hypothesis import strategies as st
 
+from bench.reference import sliding_output
 from planner.cost_model import BUILT_IN
 from planner.limits import memory_of_run, time_of_run
 from planner.partition import Partition, cut_network, cut_points
@@ -34,7 +35,6 @@ from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
 from znni.plans.swept import swept_for
-from znni.primitives.reference import sliding_output
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")

@@ -8,10 +8,10 @@ import numpy as np
 from command_line import voxels
 from numpy.typing import NDArray
 
+from bench.reference import sliding_output
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights, random_weights
-from znni.primitives.reference import sliding_output
 
 TOLERANCE = 1e-5
 

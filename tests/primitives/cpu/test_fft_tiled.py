@@ -18,11 +18,11 @@ from layers import assert_accurate, random_case
 from numpy.typing import NDArray
 from tiled_convolutions import tiled_convolutions
 
+from bench import reference
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.plans.primitive import convolved_and_pooled
-from znni.primitives import reference
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.common import kernel_cache, machine_code

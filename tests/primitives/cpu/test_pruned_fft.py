@@ -13,13 +13,13 @@ import pytest
 from counting_workers import CountingWorkers, JointWorkers
 from numpy.typing import NDArray
 
+from bench import reference
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import Device
 from znni.network.layers import Conv
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive
-from znni.primitives import reference
 from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.fft_whole_image import pruned_fft
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking, Scratch

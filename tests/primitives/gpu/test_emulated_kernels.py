@@ -14,13 +14,13 @@ from emulated_gpu import EMULATED, ORDERS, emulated_gpu, needs_emulation
 from layers import LOCAL, assert_accurate, case_for, random_case, scaled
 from local_primitives import MODULES, check
 
+from bench import reference
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.network.layers import NO_PADDING, Conv, Operation, PadLayer, Pool, PooledConv
 from znni.network.padding import Beyond
 from znni.plans.primitive import Primitive
-from znni.primitives import reference
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct import primitive as direct
 from znni.primitives.gpu.direct_pooled import primitive as direct_pooled

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from kernel_resources import resource_usage
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
+from bench import reference
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
@@ -25,7 +26,7 @@ from znni.machine.io_threads import begin_task, io_threads
 from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
-from znni.primitives import reference, tiled_reference
+from znni.primitives import tiled_reference
 from znni.primitives.gpu.common.hardware import AMPERE, CHIPS, COMPILED, HOPPER, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor

@@ -13,11 +13,11 @@ from gpu_layers import DEVICE, needs_compiler
 from kernel_resources import resource_usage
 from layers import random_input, random_weights
 
+from bench import reference
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda import LibraryFailed
 from znni.network.layers import Conv
-from znni.primitives import reference
 from znni.primitives.gpu.fft_pruned import cufft
 from znni.primitives.gpu.fft_pruned.launch import SIDE, source, transpose_grid
 from znni.primitives.gpu.fft_pruned.primitive import GpuFftPruned

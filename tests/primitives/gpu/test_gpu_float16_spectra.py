@@ -11,11 +11,11 @@ import pytest
 from gpu_layers import H200, devices
 from layers import Case, assert_accurate, identity, random_case, scaled
 
+from bench import reference
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
 from znni.network.layers import Conv
 from znni.network.weights import ConvWeights, Float32
-from znni.primitives import reference
 from znni.primitives.gpu import fft_tiled
 from znni.primitives.gpu.common.number_formats import FLOAT16
 from znni.primitives.gpu.fft_tiled.geometry import frequencies, mean_frequency

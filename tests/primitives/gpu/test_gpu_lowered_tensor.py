@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from kernel_resources import resource_usage
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
+from bench import reference
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.plans.accuracy import class_of
-from znni.primitives import reference
 from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import (
     BFLOAT16_PAIR,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kernel_resources import resource_usage
 from layers import inputs, random_case, seeds
 
+from bench import reference
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
@@ -23,7 +24,6 @@ from znni.plans.composition import AtOnce, ShareBy
 from znni.plans.primitive import UsesGpu, convolved, without_gpu
 from znni.plans.side_by_side import SideBySide
 from znni.plans.step_primitive import find_primitive
-from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.common.activation import EXPRESSIONS
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import extents, inputs, random_weights, seeds
 
+from bench import reference
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.network.layers import Activation, Conv
 from znni.network.weights import Float32
 from znni.plans.primitive import Run, convolved
-from znni.primitives import reference
 from znni.primitives.gpu.common.activation import EXPRESSIONS
 from znni.primitives.host_and_gpu.host_ram import build_parts
 from znni.primitives.host_and_gpu.splits import Split, splits
