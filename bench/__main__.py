@@ -70,6 +70,7 @@ PAPER_COMMANDS = {
     "regions": "bench.paper.regions",
     "lowering": "bench.paper.lowering",
     "batching": "bench.paper.lowering",
+    "side-by-side": "bench.paper.side_by_side",
 }
 
 PAPER = "paper"

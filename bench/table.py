@@ -206,6 +206,8 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "predicted": "{predicted_voxels_per_s:,.0f}",
         "the paper's": "{published_voxels_per_s:,.0f}",
         "x": "{gain:.2f}",
+        "predicted s": "{predicted_seconds:.2e}",
+        "predicted x": "{predicted_gain:.2f}",
         "x in the paper": "{published_gain:.0f}",
     },
     "engine-curves": {

@@ -38,11 +38,37 @@ def shared_offer(
     if not on_host:
         return None
     own = min(on_host, key=lambda offer: offer.seconds)
-    items = int(shape.n * using.seconds / (own.seconds + using.seconds))
+    return offer_of_both(operation, shape, items_on_host(own, using), own, using, priced)
+
+
+def items_on_host(own: Offer, using: Offer) -> int:
+    """Return the items of a batch for the host's processors, in proportion to speed.
+
+    Args:
+        own: the offer of the host's processors for the whole batch.
+        using: the offer for it of a host primitive that computes on a GPU.
+    """
+    return int(own.items * using.seconds / (own.seconds + using.seconds))
+
+
+def offer_of_both(
+    operation: Operation, shape: Shape5, items: int, own: Offer, using: Offer, priced: Priced
+) -> Offer | None:
+    """Return two primitives as one.
+
+    The result is None if one computes nothing, or does not apply.
+
+    Args:
+        operation: the operation to compute.
+        shape: the shape of the input.
+        items: the items for the host's processors.
+        own: their offer for the whole batch.
+        using: the offer for it of a host primitive that computes on a GPU.
+        priced: the function that prices fewer items.
+    """
     if not 0 < items < shape.n:
         return None
-    parts = priced(own.primitive, items), priced(using.primitive, shape.n - items)
-    first, second = parts
+    first, second = priced(own.primitive, items), priced(using.primitive, shape.n - items)
     if first is None or second is None:
         return None
     both = SideBySide(Piece(1, items, first.primitive), Piece(1, shape.n - items, second.primitive))

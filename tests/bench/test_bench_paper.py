@@ -5,12 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from emulated_gpu import emulated_gpu, needs_emulation
+from emulated_plans import MACHINE
 from paths import MACHINES, NETWORKS
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.layers import layer
 from bench.paper.curves import FIGURE_4, fft_operations
+from bench.paper.side_by_side import ON_GPU, compare_shares, shares_of
 from bench.record import Row, load
+from bench.rounds import Effort
+from planner.cost_model import BUILT_IN
+from znni.core.shapes import Shape5, Vec3
+from znni.primitives.catalogue import catalogue
 
 NET = """\
 name: tiny
@@ -103,3 +111,41 @@ def test_throughput_of_sizes(tmp_path: Path) -> None:
     cases = [row["case"].split(", ")[1] for row in rows]
     assert cases == ["CPU-only", "GPU-only", "GPU + host RAM", "CPU-GPU"]
     assert all(row["memory_gib"] > 0 for row in rows)
+
+
+def test_shares_of_a_batch_are_around_the_planned_one_and_quarters() -> None:
+    assert shares_of(8, 0) == [1, 2, 4, 6]
+    assert shares_of(8, 7) == [2, 4, 6, 7]
+    assert shares_of(32, 12) == [8, 11, 12, 13, 14, 16, 24]
+
+
+@pytest.mark.slow
+def test_shares_of_a_fast_host_are_predicted_to_gain(tmp_path: Path) -> None:
+    there = MACHINES / "h200-node.yaml"
+    rows = rows_of(tmp_path, f"side-by-side --machine {there} --kernel 5 --batch 8 --size 48")
+    seconds = {row["items_on_host"]: row["predicted_seconds"] for row in rows}
+    planned = rows[0]["planned_on_host"]
+    assert 0 < planned < 8
+    assert min(seconds, key=seconds.__getitem__) == planned
+    gains = {row["items_on_host"]: row["predicted_gain"] for row in rows}
+    assert gains[0] == 1
+    assert gains[planned] == pytest.approx(seconds[0] / seconds[planned])
+    assert rows[-1]["name"] == "host alone"
+    assert not any("seconds" in row for row in rows)
+
+
+@pytest.mark.slow
+@needs_emulation
+def test_shares_are_measured_from_and_to_page_locked_memory() -> None:
+    names = "direct", "host_ram_0.25GiB_gpu_direct"
+    known = {name: catalogue(MACHINE)[name] for name in names}
+    conv, shape = layer(Vec3.of(2), 2, 2), Shape5.of(4, 2, Vec3.of(5))
+    with emulated_gpu():
+        rows = compare_shares("here", known, BUILT_IN, Effort(1, 0.01), conv, shape)
+    assert [row["name"] for row in rows] == [
+        ON_GPU, *(f"{items} of 4 on the host" for items in (1, 2, 3)), "host alone"
+    ]  # fmt: skip
+    assert [row["family"] for row in rows][:2] == [names[1], f"1 {names[0]} beside 3 {names[1]}"]
+    for row in rows:
+        assert row["gain"] == pytest.approx(rows[0]["seconds"] / row["seconds"])
+        assert row["predicted_seconds"] > 0
