@@ -33,6 +33,16 @@ GPU_LAYERS: dict[str, str] = {
     "n726": "CuDNN1, then FFT",
     "n926": "CuDNN1, CuDNN1, then FFT",
 }
+KINDS = {"CuDNN1": "cuDNN", "CuDNN2": "cuDNN", "FFT": "pruned FFT"}
+
+
+def published_primitive(network: str, layer: str) -> str:
+    """Return the kind of primitive that Table IV has for a layer, such as ``conv2``."""
+    if layer.startswith("pool"):
+        return "all fragments"
+    names = GPU_LAYERS[network].replace("then ", "").split(", ")
+    place = int(layer.removeprefix("conv")) - 1
+    return KINDS[names[min(place, len(names) - 1)]]
 
 
 def published(network: str, name: str) -> int | None:

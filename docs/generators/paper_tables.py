@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby, product
+from collections.abc import Callable
+from itertools import product
 from statistics import geometric_mean
 from typing import NamedTuple
 
+from paper_figures import (
+    FIGURES,
+    MACHINE_PLANS,
+    REGIONS,
+    SIZES,
+    STRATEGIES,
+    Records,
+    gain_of_share,
+    layers_on_gpu,
+    shares_of_devices,
+)
 from performance_tables.parts import caption
 
 from bench.paper.published import NETWORKS, published
-from bench.record import Record, Row
+from bench.record import Row
 from bench.table import markdown
 from znni.core.option_types import ACCURACIES
 
-Records = Mapping[str, Record]
-
 # Records of the commands, which the GPU's machine wrote in one session.
 PRUNED = {"CPU": "paper-pruned-ffts-cpu.json", "GPU": "paper-pruned-ffts-gpu.json"}
-SUBSAMPLINGS, REGIONS = "paper-subsamplings-h200.json", "paper-regions-h200.json"
+SUBSAMPLINGS = "paper-subsamplings-h200.json"
 LOWERING, BATCHING = "paper-lowering-16-cores.json", "paper-batching-16-cores.json"
-SPEEDUPS, SIZES = "paper-fft-speedups.json", "paper-sizes-h200.json"
-STRATEGIES = "strategies-h200.json", "strategies-h200-alone.json"
-SHARED = "strategies-h200-host-ram-predicted.json"
+SPEEDUPS = "paper-fft-speedups.json"
 CUDNN_LAYER = "gpu-layers-hidden-3.json"
 PIECES, SHARES = "micro-batches-whole-image-and-lowered.json", "shares-measured.json"
 ENGINES = "paper-engines-h200.json"
 USED = (
     *PRUNED.values(), SUBSAMPLINGS, REGIONS, LOWERING, BATCHING, SPEEDUPS, SIZES, *STRATEGIES,
-    CUDNN_LAYER, PIECES, SHARES, ENGINES,
+    CUDNN_LAYER, PIECES, SHARES, ENGINES, MACHINE_PLANS,
 )  # fmt: skip
 
 DIAGRAM = "a diagram"
+SIZES_LINK = "[for each size](#throughput-over-the-size-of-patches)"
 TRAINING = "no: znni does not train, so it has no backward passes"
 
 
@@ -72,85 +80,6 @@ def evaluations(records: Records) -> str:
     return f"{table}\n\n{caption(records, USED, 'Measured or predicted')}"
 
 
-def regions(records: Records) -> str:
-    """Return the fastest family for each layer size, with its gain over cuDNN, as a heat map."""
-    first: dict[str, Row] = {}
-    for row in records[REGIONS].rows:
-        first.setdefault(str(row["case"]), row)  # the fastest come first
-    outputs = sorted({row["output"] for row in first.values()})
-    lines: dict[tuple[int, int], dict[str, str]] = {}
-    for row in first.values():
-        line = lines.setdefault(
-            (row["kernel"], row["problem"]),
-            {"kernel": f"{row['kernel']}³", "S f f'": f"{row['problem']:,}"}
-            | {f"output {extent}³": "" for extent in outputs},
-        )
-        gain = f" {row['gain']:.1f}x" if row.get("gain") else ""
-        line[f"output {row['output']}³"] = f"{_shade(row.get('gain'))} {row['family']}{gain}"
-    table = markdown([lines[key] for key in sorted(lines)])
-    return f"{table}\n\n{caption(records, [REGIONS])}"
-
-
-def host_ram(records: Records) -> str:
-    """Return predictions of GPU + host RAM, with fixed and with chosen shares of the GPU."""
-    fixed = [*STRATEGIES, "strategies-h200-together.json"]
-    lines: dict[str, dict[str, str]] = {}
-    for title, names in {"fixed": fixed, "chosen": [SHARED]}.items():
-        for row in (row for name in names for row in records[name].rows):
-            limit = row.get("gpu_limit_gib") or 0
-            if row["strategy"] == "GPU + host RAM" and limit in (4, 12):
-                line = lines.setdefault(row["network"], {"network": row["network"]})
-                line[f"{limit:.0f} GiB, {title}"] = f"{row['predicted_voxels_per_s'] / 1e6:.1f}"
-    titles = [f"{limit} GiB, {title}" for limit in (4, 12) for title in ("fixed", "chosen")]
-    table = markdown(
-        [{key: lines[name][key] for key in ("network", *titles)} for name in sorted(lines)]
-    )
-    return f"{table}\n\n{caption(records, [*fixed, SHARED], 'Predicted')}"
-
-
-def borders(records: Records) -> str:
-    """Return the fastest strategy for each network, link and memory of a GPU, over the cores."""
-    used = sorted(name for name in records if name.startswith("paper-borders"))
-    rows = [row for name in used for row in records[name].rows]
-    lines: dict[tuple[str, float], dict[str, str]] = {}
-    for row in sorted(rows, key=lambda row: (row["network"], row["link_gb_per_s"])):
-        network, link, limit = row["network"], row["link_gb_per_s"], row["gpu_limit_gib"]
-        head = {"network": network, "link": f"{link:g} GB/s"}
-        lines.setdefault((network, link), head)[f"{limit:g} GiB"] = _over_cores(
-            it
-            for it in rows
-            if (it["network"], it["link_gb_per_s"], it["gpu_limit_gib"]) == (network, link, limit)
-        )
-    return f"{markdown(list(lines.values()))}\n\n{caption(records, used, 'Predicted')}"
-
-
-def _over_cores(rows: Iterable[Row]) -> str:
-    """Return the strategies of some rows, each with the least cores from which it is fastest."""
-    ordered = sorted(rows, key=lambda row: int(row["threads"]))
-    runs = [(name, next(same)) for name, same in groupby(ordered, lambda row: row["strategy"])]
-    return "; ".join(
-        f"{name} from {row['threads']} cores" if place else str(name)
-        for place, (name, row) in enumerate(runs)
-    )
-
-
-def sizes(records: Records) -> str:
-    """Return predicted speeds of each strategy, for sizes of patches, with the memory they take."""
-    lines: dict[tuple[str, str], dict[str, str]] = {}
-    for row in records[SIZES].rows:
-        network, strategy, output = row["case"].split(", ")
-        line = lines.setdefault((network, strategy), {"network": network, "strategy": strategy})
-        extent = output.removeprefix("output ").removesuffix("^3")
-        speed = row["predicted_voxels_per_s"] / 1e6
-        line[f"{extent}³"] = f"{speed:.{1 if speed < 10 else 0}f} ({row['memory_gib']:.0f})"
-    return f"{markdown(list(lines.values()))}\n\n{caption(records, [SIZES], 'Predicted')}"
-
-
-def _shade(gain: float | None) -> str:
-    """Return a square that is darker for a larger gain."""
-    return next((it for limit, it in ((1.05, "□"), (2, "▤"), (5, "▦")) if (gain or 1) < limit), "■")
-
-
 def _pruned(records: Records) -> str:
     said = []
     for device, name in PRUNED.items():
@@ -183,6 +112,43 @@ def _growth(records: Records) -> str:
         if f"{name}, GPU-only, output 64^3" in rates
     ]
     return "GPU-only, 256³ over 64³: " + ", ".join(f"{it:.1f}x" for it in gains) + " (predicted)"
+
+
+def _over_memory(records: Records) -> str:
+    """Return the speeds of each strategy with the least and with the most memory."""
+    rows: dict[str, list[Row]] = {}
+    for row in records[SIZES].rows:
+        network, strategy, _ = row["case"].split(", ")
+        if network == "n537":
+            rows.setdefault(strategy, []).append(row)
+    said = []
+    for strategy, own in rows.items():
+        own.sort(key=lambda row: float(row["memory_gib"]))
+        least, most = (
+            f"{row['predicted_voxels_per_s'] / 1e6:.1f} ({row['memory_gib']:.0f} GiB)"
+            for row in (own[0], own[-1])
+        )
+        said.append(f"{strategy} {least} to {most}")
+    return f"n537, million voxels/s: {'; '.join(said)} (predicted); {SIZES_LINK}"
+
+
+def _layers_alike(records: Records) -> str:
+    alike = [theirs == ours for _, _, theirs, ours in layers_on_gpu(records)]
+    return (
+        f"{sum(alike)} of {len(alike)} layers have the paper's kind of primitive, "
+        "[planned for its GPU](#the-primitives-of-table-iv)"
+    )
+
+
+def _shared(records: Records) -> str:
+    best: dict[str, list[float]] = {}
+    for case, rows in shares_of_devices(records).items():
+        gains = {row["items_on_host"]: gain_of_share(row) for row in rows}
+        measured = any("gain" in row for row in rows)
+        machine = f"{case.partition(':')[0]} ({'measured' if measured else 'predicted'})"
+        best.setdefault(machine, []).append(max(gains.values()))
+    said = (f"{name} up to {max(found):.2f}x" for name, found in best.items())
+    return f"best share over the GPU alone: {', '.join(said)}; [shares](#cpu-and-gpu-in-one-layer)"
 
 
 def _strategies(records: Records) -> str:
@@ -292,13 +258,12 @@ EVALUATIONS = (
     ),
     Evaluation(
         ZNNI, "Table IV", "fastest GPU primitive of each layer",
-        "cuDNN for small kernels, FFT for large ones",
-        "[plans for the paper's machine](../../machines/README.md)", "paper machine-plans",
+        "cuDNN for small kernels, FFT for large ones", _layers_alike, "paper machine-plans",
     ),
     Evaluation(ZNNI, "Figure 6", "a layer in sub-layers", DIAGRAM, "`host_ram_...`"),
     Evaluation(
-        ZNNI, "Figure 7", "throughput over memory, for each strategy", "a plot",
-        "[a table for each size of patch](#throughput-over-the-size-of-patches)", "paper sizes",
+        ZNNI, "Figure 7", "throughput over memory, for each strategy",
+        "a plot, which ends at Table V's rates", _over_memory, "paper sizes",
     ),
     Evaluation(
         ZNNI, "Figure 8", "timeline of the stages", DIAGRAM, "a Chrome trace of any run",
@@ -379,18 +344,13 @@ EVALUATIONS = (
         _lowering, "paper lowering",
     ),
     Evaluation(
-        TROLL, "Figure 9", "part of a batch for the GPU", "1.2x with CPU and GPU",
-        "the search gives each device its share; an H200's host has 1 to 8 % of the speed, so it "
-        "gains no more than that; with ZNNi's primitives on its machine, both are planned to be "
-        "[1.01x to 1.09x](../../machines/README.md#why-they-differ) as fast as the host",
-        "paper machine-plans",
+        TROLL, "Figure 9", "part of a batch for the GPU",
+        "best with 83 % on the GPU, 1.2x over the GPU alone; the planned share is within 5 %",
+        _shared, "paper side-by-side",
     ),
 )  # fmt: skip
 
 PAPER_TABLES: dict[str, Callable[[Records], str]] = {
     "evaluations": evaluations,
-    "regions": regions,
-    "borders": borders,
-    "sizes": sizes,
-    "host-ram": host_ram,
+    **FIGURES,
 }

@@ -8,8 +8,8 @@ import pytest
 from paths import MACHINES, NETWORKS, ROOT
 
 from bench.paper.published import NETWORKS as NAMES
-from bench.paper.published import published
-from bench.record import Row, load
+from bench.paper.published import published, published_primitive
+from bench.record import Record, Row, load
 from znni.core.shapes import Vec3
 from znni.network.geometry import input_box
 from znni.network.layers import Conv, Pool
@@ -96,3 +96,35 @@ def test_input_patches_on_the_gpu_are_those_of_the_record(name: str) -> None:
     extents = Vec3(*(int(extent) for extent in re.findall(r"\d+", patch)))
     here = row_of("input patch here")[NAMES.index(name)]
     assert here == str(input_box(network, extents).size)
+
+
+def test_layers_of_table_iv_have_the_kinds_of_the_paper() -> None:
+    layers = "conv1", "conv2", "conv3", "conv7", "pool1"
+    kinds = {name: [published_primitive(name, layer) for layer in layers] for name in NAMES}
+    cudnn, fft, pool = "cuDNN", "pruned FFT", "all fragments"
+    assert kinds == {
+        "n337": [cudnn, cudnn, cudnn, cudnn, pool],
+        "n537": [cudnn, fft, cudnn, cudnn, pool],
+        "n726": [cudnn, fft, fft, fft, pool],
+        "n926": [cudnn, cudnn, fft, fft, pool],
+    }
+
+
+def test_measured_shares_of_a_layer_take_the_place_of_predicted_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "generators")
+    from paper_figures import shares_of_devices, side_by_side
+
+    about = {"case": "2 cores and a GPU: kernel", "items": 4, "planned_on_host": 1}
+    rows = [
+        about | {"items_on_host": items, "predicted_gain": 1 / (items + 1)} for items in range(5)
+    ]
+    measured = [row | {"gain": 2 * row["predicted_gain"]} for row in rows]
+    circumstances = {"machine": {"processor": "CPU", "threads": 2}, "ceilings": [], "date": "today"}
+    records = {
+        f"paper-side-by-side{part}.json": Record("evaluations", found, circumstances)
+        for part, found in (("-a", measured), ("-z-predicted", rows))
+    }
+    assert shares_of_devices(records) == {about["case"]: measured}
+    assert "| 1 of 4: 1.00 (0.50) | 0 of 4: 2.00 (1.00) | 1.00 (0.50) |" in side_by_side(records)
