@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from emulated_gpu import emulated_gpu, needs_emulation
+from emulated_plans import MACHINE
 from fakes import Fake, FakeOnGpu, fake_catalogue, gpu, machine
 from gpu_layers import needs_compiler
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from layers import inputs, random_case, seeds
 from bench import reference
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
+from znni.machine.device_arena import DeviceArena
 from znni.machine.machine import Machine
 from znni.machine.nvrtc import compile_offline
 from znni.network.layers import Activation, Conv, Pool
@@ -142,6 +145,24 @@ def test_side_by_side_computes_each_item_once() -> None:
     both = SideBySide(Piece(1, 1, first), Piece(1, 3, second))
     expected = reference.convolution(case.x, layer, case.weights)
     np.testing.assert_allclose(case.run(both), expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_emulation
+def test_a_gpu_computes_its_share_beside_the_host() -> None:
+    known = catalogue(MACHINE)
+    layer, shape = Conv("layer", 2, 3, Vec3(2, 3, 2), "relu"), Shape5(4, 2, 5, 6, 7)
+    both = SideBySide(
+        Piece(1, 1, known["direct"]), Piece(1, 3, known["host_ram_0.25GiB_gpu_direct"])
+    )
+    case = random_case(layer, shape)
+    with emulated_gpu():
+        on_gpu = DeviceArena(both.cost(layer, shape).memory.gpu_working)
+        run = both.build(layer, shape, case.weights)
+        with on_gpu.in_use():
+            y = run(case.x)
+        assert on_gpu.peak > 0
+    expected = reference.convolution(case.x, layer, case.weights)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_an_error_beside_is_raised() -> None:
