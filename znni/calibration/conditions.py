@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+from znni.core.system import text_of
 from znni.core.text import counted
 from znni.machine.machine import Device
 
@@ -56,7 +57,7 @@ def _caches() -> str:
     """Return the data caches of a core, as Linux reports them."""
     found = []
     for folder in sorted(CACHES.glob("index*")):
-        level, kind, size = (_text(folder / name) for name in ("level", "type", "size"))
+        level, kind, size = (text_of(folder / name) for name in ("level", "type", "size"))
         if kind != "Instruction" and size:
             found.append(f"L{level}{'d' * (kind == 'Data')} {size}")
     return ", ".join(found)
@@ -78,11 +79,4 @@ def _version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
         return ""

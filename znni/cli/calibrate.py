@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,8 @@ from typing import Annotated
 import typer
 
 from znni.cli import options
+from znni.cli.exclusions import check_not_given
 from znni.cli.options import only as only_options
-from znni.core.errors import InvalidInput
 from znni.core.option_types import Calibrated
 from znni.core.plan_options import Choices
 from znni.core.processors import FASTEST
@@ -78,11 +77,11 @@ def calibrate(
         "seconds": seconds,
         "border": None if region.border == "valid" else region.border,
         "ram": limits.ram,
-        "gpu-memory": limits.gpu_memory,
+        "gpu_memory": limits.gpu_memory,
         "accuracy": None if limits.accuracy == "float32" else limits.accuracy,
     }
     if net is None:
-        _check_not_given("is for a network; give --net, or leave it out", of_network)
+        check_not_given("is for a network; give --net, or leave it out", of_network)
         _calibrate_machine(limits.threads, only or [], device, gpus, quick=quick, forget=forget)
         return
     of_machine = {
@@ -91,18 +90,10 @@ def calibrate(
         "forget": forget,
         "gpus": None if gpus == "1" else gpus,
     }
-    _check_not_given("is for all primitives; leave out either this or --net", of_machine)
+    check_not_given("is for all primitives; leave out either this or --net", of_machine)
     among = replace(limits, device=FASTEST if device == "all" else device)
     most = SECONDS if seconds is None else seconds
     _calibrate_network(net, volume or VOLUME, most, region, among)
-
-
-def _check_not_given(why: str, given: Mapping[str, object]) -> None:
-    """Refuse options that do not go together with others."""
-    for name, value in given.items():
-        if value is not None and value is not False:
-            said = f"--{name}" if value is True else f"--{name} {value}"
-            raise InvalidInput(f"{said} {why}")
 
 
 def _calibrate_machine(

@@ -1,12 +1,19 @@
-"""Options of ``znni infer`` that exclude each other."""
+"""Options that exclude each other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, option
 from znni.core.option_types import Bits, Recheck
+
+
+def check_not_given(why: str, given: Mapping[str, object]) -> None:
+    """Refuse options that do not go together with others. None and False are not given."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise InvalidInput(f"{option(name, value)} {why}")
 
 
 def are_several(

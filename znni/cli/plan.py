@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from znni.cli import options
+from znni.cli.exclusions import check_not_given
 from znni.cli.options import WindowOptions, machines_option, only, output_option
 from znni.cli.values import EXTENTS, are_extents, in_windows, look_like_extents, three_extents
 from znni.cli.words import echo
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput
 from znni.core.loading import begin, is_own_process
 from znni.core.option_types import Accuracy
 from znni.core.plan_options import Choices
@@ -102,17 +103,15 @@ def plan(
     from znni.machine.machine_choice import machine_for
 
     if cluster:
-        _check_not_given(
-            machine=machine,
-            explain=explain,
-            alternatives=alternatives,
-            plot=plot,
-            json=as_json,
-            out=out,
-            ram=limits.ram,
-            threads=limits.threads,
-            gpus=None if limits.gpus == "1" else limits.gpus,
-        )
+        check_not_given(
+            "is for the plan of one machine; leave it out, and describe the machines in the "
+            "cluster file",
+            {
+                "machine": machine, "explain": explain, "alternatives": alternatives, "plot": plot,
+                "json": as_json, "out": out, "ram": limits.ram, "threads": limits.threads,
+                "gpus": None if limits.gpus == "1" else limits.gpus,
+            },
+        )  # fmt: skip
     if plot:
         from znni.inference.plan_plot import check_drawable, plot_plan
 
@@ -231,16 +230,6 @@ def formed(network: Network, size: Vec3, limits: Choices, *, as_json: bool) -> N
     if choice.why:
         echo(choice.why, err=as_json)
     return choice.network
-
-
-def _check_not_given(**given: object) -> None:
-    """Refuse options that are about one machine."""
-    for name, value in given.items():
-        if value is not None and value is not False:
-            raise InvalidInput(
-                f"{option(name, str(value))} is for the plan of one machine; leave it out, and "
-                f"describe the machines in the cluster file"
-            )
 
 
 def plan_text(plan: Plan, allowed: Accuracy) -> str:

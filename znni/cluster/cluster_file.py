@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
@@ -261,11 +262,7 @@ def per_worker(short: DoesNotFit, sharing: int = 0, leaving: int = 0) -> DoesNot
     if sharing:
         needed = worker * sharing + ceil(leaving / 2**20)
         remedy = f"all workers together {option('ram', f'{needed}MiB')}"
-    return DoesNotFit(
-        needed=short.needed, allowed=short.allowed, device=short.device, layer=short.layer,
-        patch=short.patch, remedy=remedy, without_gpu=short.without_gpu,
-        process=short.process, gpu_libraries=short.gpu_libraries,
-    )  # fmt: skip
+    return replace(short, remedy=remedy, sensible=0)
 
 
 def _with_machine(file: YamlFile, number: int, group: Group) -> Group:

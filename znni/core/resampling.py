@@ -92,13 +92,6 @@ class Resampling:
         ]
         return Box(Vec3(*(start for start, _ in ends)), Vec3(*(stop for _, stop in ends)))
 
-    def target_box(self, source: Box) -> Box | None:
-        """Return the target voxels that a box of the source determines; None: there are none."""
-        ends = [taps.gives(*along) for taps, *along in zip(self.taps, *source, strict=True)]
-        if any(start >= stop for start, stop in ends):
-            return None
-        return Box(Vec3(*(start for start, _ in ends)), Vec3(*(stop for _, stop in ends)))
-
     def most_needed(self, extents: Vec3) -> Vec3:
         """Return the most source voxels, per axis, that a box of the target needs."""
         pairs = zip(self.taps, extents, strict=True)

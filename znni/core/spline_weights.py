@@ -56,11 +56,6 @@ class AxisTaps:
         """
         return self.first[begins], self.first[ends - 1] + self.taps
 
-    def gives(self, begin: int, end: int) -> tuple[int, int]:
-        """Return the range of target samples that depend on a range of source samples alone."""
-        first, stop = self.first, self.first + self.taps
-        return int(first.searchsorted(begin)), int(stop.searchsorted(end, side="right"))
-
     def most_needed(self, extent: int) -> int:
         """Return the most source samples that a range of target samples needs.
 

@@ -44,6 +44,14 @@ DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 _seeking = Lock()
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a small file such as those in ``/sys``; empty if there is none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
 def lock(descriptor: int) -> bool:
     """Lock a file or a folder until it is closed, unless another process has locked it.
 

@@ -297,17 +297,8 @@ def _fastest_or_why(search: Search, count: int, *, fresh: bool) -> list[Plan]:
         from planner.sensitivity import memory_for_half
 
         sensible = memory_for_half(search, error.needed, error.device)
-        raise DoesNotFit(
-            needed=error.needed,
-            allowed=error.allowed,
-            device=error.device,
-            layer=error.layer,
-            patch=error.patch,
-            sensible=sensible,
-            without_gpu=_least_without_gpu(search),
-            process=error.process,
-            gpu_libraries=error.gpu_libraries,
-        ) from None
+        without = _least_without_gpu(search)
+        raise replace(error, sensible=sensible, without_gpu=without) from None
     _warn_of_gpu_without_room(search, plans[0])
     return plans
 

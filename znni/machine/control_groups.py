@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from znni.core.system import text_of
+
 MEMBERSHIP = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -31,7 +33,7 @@ def processors() -> float | None:
     """Return how many processors' time the process may use, or None if there is no limit."""
     allowed = []
     for folder in _folders("cpu"):
-        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        quota, _, period = text_of(folder / "cpu.max").partition(" ")
         pair = (
             (int(quota), int(period))
             if quota.isdecimal() and period.isdecimal()
@@ -44,7 +46,7 @@ def processors() -> float | None:
 
 def _folders(controller: str) -> Iterator[Path]:
     """Yield the process's groups, innermost first, in version 2 and version 1 of a controller."""
-    for line in _text(MEMBERSHIP).splitlines():
+    for line in text_of(MEMBERSHIP).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -57,18 +59,11 @@ def _folders(controller: str) -> Iterator[Path]:
 
 
 def _statistic(folder: Path, name: str) -> int:
-    lines = (line.split() for line in _text(folder / "memory.stat").splitlines())
+    lines = (line.split() for line in text_of(folder / "memory.stat").splitlines())
     return next((int(words[1]) for words in lines if words[0] == name), 0)
 
 
 def _number(path: Path) -> int | None:
     """Return the number in a file, or None if there is none (``max`` means no limit)."""
-    text = _text(path)
+    text = text_of(path)
     return int(text) if text.isdecimal() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

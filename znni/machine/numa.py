@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from znni.core.system import text_of
+
 NODES = Path("/sys/devices/system/node")
 
 
@@ -30,7 +32,7 @@ def memory_nodes() -> list[MemoryNode]:
     found = []
     for folder in sorted(NODES.glob("node[0-9]*"), key=lambda it: int(it.name[4:])):
         cores = tuple(sorted(allowed.intersection(_numbers(folder / "cpulist"))))
-        kib = re.search(r"MemTotal:\s*(\d+) kB", _text(folder / "meminfo"))
+        kib = re.search(r"MemTotal:\s*(\d+) kB", text_of(folder / "meminfo"))
         if cores:
             found.append(MemoryNode(cores, 1024 * int(kib[1]) if kib else 0))
     return found
@@ -50,13 +52,6 @@ def cores_of_processes(count: int) -> list[tuple[int, ...] | None]:
 
 def _numbers(path: Path) -> Iterator[int]:
     """Yield the numbers of a list such as ``0-3,8-11``."""
-    for part in filter(None, _text(path).split(",")):
+    for part in filter(None, text_of(path).split(",")):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -290,21 +290,6 @@ class Window:
         """True if a GPU makes the mirrored copies of windows."""
         return self.cut_for_gpu < self.together
 
-    def same_windows(self, voxel: Vec3) -> Box:
-        """Return the voxels of the output that the same windows give as one of them."""
-        assert self.volume is not None
-        low, high = list(ZERO), list(self.volume)
-        needed = self.blended(Box(voxel, voxel + 1))
-        for axis, (starts, size) in enumerate(zip(self.starts, self.size, strict=True)):
-            covered = self.covered.start[axis], self.covered.stop[axis]
-            for edge in (*covered, *starts, *(start + size for start in starts)):
-                if edge <= needed.start[axis]:
-                    low[axis] = max(low[axis], edge)
-                elif edge >= needed.stop[axis]:
-                    high[axis] = min(high[axis], edge)
-        same = Box(Vec3(*low), Vec3(*high))
-        return (self.resampled.target_box(same) if self.resampled else same) or same
-
     def around(self, box: Box) -> Box:
         """Return the voxels of all windows that cover voxels of a box.
 
