@@ -547,7 +547,7 @@ def test_a_network_that_differs_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = nn.Sequential(nn.Conv3d(1, 1, (1, 2, 3)), nn.Tanh())
-    monkeypatch.setattr("znni.primitives.reference.activation", lambda y, _kind, _slope: y * 1.001)
+    monkeypatch.setattr("bench.reference.activation", lambda y, _kind, _slope: y * 1.001)
     with pytest.raises(RunFailed, match=r"differs from what PyTorch computes by .*report this"):
         znni.import_network(module, tmp_path / "net.yaml")
     assert not list(tmp_path.iterdir())
