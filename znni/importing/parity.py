@@ -22,7 +22,7 @@ import numpy as np
 
 from znni.core.errors import InvalidInput, RunFailed, first_line
 from znni.core.memory_errors import DoesNotFit
-from znni.core.shapes import Vec3
+from znni.core.shapes import Box, Vec3
 from znni.core.text import in_units
 from znni.importing.folding import Folded
 from znni.importing.steps import Original, Sample
@@ -141,45 +141,29 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
     Raises:
         RunFailed: the outputs differ by more than rounding can explain.
     """
-    network = folded.network
-    size = original.size or _size(folded)
+    size, slides = original.size or _size(folded), _slides(folded)
     if obstacle := _obstacle(folded, original, size):
         return obstacle
-    if not _slides(folded):
-        return _compared_whole(folded, original, size, compute)
-    pooling = _stride(folded)
-    x = _random(network, size + pooling - 1)
-    extents = (size - _view(network)) // pooling + 1
-    ours, theirs = list[Float32](), list[Float32]()
+    network, stride = folded.network, _stride(folded) if slides else ONE
+    if not slides:
+        network = replace(network, window=None, scaling=AS_STORED)
+    x = _random(network, size + stride - 1)
+    starts = list(dict.fromkeys((Vec3(0, 0, 0), stride - 1)))
+    try:
+        parts = (x[:, *Box(start, start + size).slices] for start in starts)
+        theirs = [original.run(np.ascontiguousarray(part)) for part in parts]
+    except Exception as error:  # the original's library may raise any kind
+        return f"{original.runtime} could not run the original: {first_line(error)}"
     try:
         dense = _computed(network, folded.weights, x, compute)
     except DoesNotFit as error:
         return f"a patch to compare does not fit into memory: {error}"
-    try:
-        for start in dict.fromkeys((Vec3(0, 0, 0), pooling - 1)):
-            window = tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
-            theirs.append(original.run(np.ascontiguousarray(x[:, *window])))
-            ours.append(_strided(dense, start, pooling, extents))
-    except Exception as error:  # the original's library may raise any kind
-        return f"{original.runtime} could not run the original: {first_line(error)}"
+    if slides:
+        extents = (size - _view(network)) // stride + 1
+        ours = [_strided(dense, start, stride, extents) for start in starts]
+    else:
+        ours = [_without_margin(dense, theirs[0], original, size)]
     return _judged(original, ours, theirs, size)
-
-
-def _compared_whole(
-    folded: Folded, original: Original, size: Vec3, compute: Compute
-) -> Parity | str:
-    """Return how a tiled network and its original differ on one whole input."""
-    network = replace(folded.network, window=None, scaling=AS_STORED)
-    x = _random(network, size)
-    try:
-        theirs = original.run(x)
-    except Exception as error:  # the original's library may raise any kind
-        return f"{original.runtime} could not run the original: {first_line(error)}"
-    try:
-        ours = _computed(network, folded.weights, x, compute)
-    except DoesNotFit as error:
-        return f"a patch to compare does not fit into memory: {error}"
-    return _judged(original, [_without_margin(ours, theirs, original, size)], [theirs], size)
 
 
 def _computed(network: Network, weights: Weights, x: Float32, compute: Compute) -> Float32:
