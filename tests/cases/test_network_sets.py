@@ -13,6 +13,7 @@ from case_scans import NET, nibabel, scan, weights_file, write
 from command_line import refused, succeeds
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from scipy import ndimage
 
 from znni.cases.case import predict
 from znni.cases.case_folder import Case
@@ -22,7 +23,7 @@ from znni.cases.network_runs import LABELS, NetworkRuns, numbered
 from znni.cases.network_set import networks_at
 from znni.cases.networks import NetworkSet, alone, beside_weights, joined
 from znni.cases.verification import verify_case
-from znni.components.rules import RemoveSmall
+from znni.components.rules import KeepLargest
 from znni.core.errors import InvalidInput
 from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
@@ -130,12 +131,16 @@ def test_networks_of_equal_layers_keep_their_own_weights(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_components_are_removed_from_joined_labels(folder: Path) -> None:
-    networks, rules = networks_at(folder / "all.yaml"), [RemoveSmall((300,), voxels=10**6)]
+    networks, rules = networks_at(folder / "all.yaml"), [KeepLargest((300,))]
     before = run(networks, folder / "before.nii")
     case = Case((Path("ct.nii.gz"),), folder / "after.nii")
     predict(case, networks, networks.weights(), Session(), OPTIONS, removing=rules)
-    assert (before == 300).any()
-    np.testing.assert_array_equal(labels_in(case.out), np.where(before == 300, 0, before))
+    found, count = ndimage.label(before == 300, np.ones((3, 3, 3)))
+    voxels = np.bincount(found.ravel())[1:]
+    assert count > 1
+    removed = np.isin(found, 1 + np.flatnonzero(voxels < voxels.max()))
+    assert removed.any()
+    np.testing.assert_array_equal(labels_in(case.out), np.where(removed, 0, before))
 
 
 @pytest.mark.slow

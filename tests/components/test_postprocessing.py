@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from znni.components.postprocessing import postprocess, postprocess_bytes
-from znni.components.rules import KeepLargest, RemoveSmall, Rule
+from znni.components.rules import KeepLargest
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 
@@ -24,16 +24,7 @@ STEPS = {6: 1, 18: 2, 26: 3}
 connectivities = st.sampled_from(list(STEPS))
 label_sets = st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True).map(tuple)
 backgrounds = st.integers(0, 2)
-rules_of_either_kind = st.one_of(
-    st.builds(KeepLargest, label_sets, backgrounds, connectivities),
-    st.builds(
-        RemoveSmall,
-        label_sets,
-        voxels=st.integers(1, 6),
-        background=backgrounds,
-        connectivity=connectivities,
-    ),
-)
+kept = st.builds(KeepLargest, label_sets, backgrounds, connectivities)
 volumes = arrays.arrays(
     st.sampled_from([np.uint8, np.int16, np.uint16, np.dtype(">u2")]),
     st.tuples(st.integers(1, 9), st.integers(1, 7), st.integers(1, 20)),
@@ -42,22 +33,19 @@ volumes = arrays.arrays(
 )
 
 
-def by_scipy(labels: NDArray[Any], rules: Sequence[Rule], voxel_volume: float = 1) -> NDArray[Any]:
+def by_scipy(labels: NDArray[Any], rules: Sequence[KeepLargest]) -> NDArray[Any]:
     """Apply rules to a whole array, as nnU-Net's own function does."""
     for rule in rules:
         structure = ndimage.generate_binary_structure(3, STEPS[rule.connectivity])
         components, count = ndimage.label(np.isin(labels, rule.labels), structure)
         voxels = np.bincount(components.ravel(), minlength=count + 1)[1:]
-        if isinstance(rule, KeepLargest):
-            gone = [size < max(voxels) for size in voxels]
-        else:
-            gone = [size < rule.voxels or size * voxel_volume < rule.volume for size in voxels]
+        gone = [size < max(voxels) for size in voxels]
         labels = np.where(np.array([False, *gone])[components], rule.background, labels)
     return labels
 
 
 def by_slabs(
-    labels: NDArray[Any], rules: Sequence[Rule], slab: int, **options: Any
+    labels: NDArray[Any], rules: Sequence[KeepLargest], slab: int, **options: Any
 ) -> NDArray[Any]:
     result = np.full(labels.shape, 99, labels.dtype)
 
@@ -74,12 +62,12 @@ def by_slabs(
 @pytest.mark.slow
 @given(
     labels=volumes,
-    rules=st.lists(rules_of_either_kind, max_size=4),
+    rules=st.lists(kept, max_size=4),
     slab=st.integers(1, 10),
 )
 @settings(max_examples=200, deadline=None)
 def test_rules_over_slabs_are_those_over_the_whole(
-    labels: NDArray[Any], rules: list[Rule], slab: int
+    labels: NDArray[Any], rules: list[KeepLargest], slab: int
 ) -> None:
     found = by_slabs(labels, rules, slab)
     np.testing.assert_array_equal(found, by_scipy(labels, rules))
@@ -92,21 +80,13 @@ def test_components_that_are_equally_large_all_stay() -> None:
 
 
 def test_voxels_that_share_a_corner_are_one_component() -> None:
-    labels = np.zeros((2, 2, 2), np.uint8)
-    labels[0, 0, 0] = labels[1, 1, 1] = 1
-    assert by_slabs(labels, [RemoveSmall((1,), voxels=2)], 1).sum() == 2
-    assert by_slabs(labels, [RemoveSmall((1,), voxels=2, connectivity=18)], 1).sum() == 0
-
-
-def test_a_volume_in_millimetres() -> None:
-    labels = np.zeros((3, 1, 12), np.uint8)
-    labels[0, 0, :11], labels[2, 0, :10] = 1, 1
-    rules = [RemoveSmall((1,), volume=1.1)]
-    assert by_slabs(labels, rules, 2, voxel_volume=0.1).sum() == 11
-    read: list[Box] = []
-    with pytest.raises(InvalidInput, match="needs the volume of a voxel, which is not known"):
-        postprocess(read.append, read.append, Vec3(3, 1, 12), rules, 2)  # type: ignore[arg-type]
-    assert not read
+    labels = np.zeros((2, 2, 4), np.uint8)
+    labels[0, 0, 0] = labels[1, 1, 1] = labels[:, 0, 3] = 1
+    labels[0, 1, 3] = 1
+    assert by_slabs(labels, [KeepLargest((1,))], 1).sum() == 3
+    labels[0, 1, 3] = 0
+    assert by_slabs(labels, [KeepLargest((1,))], 1).sum() == 4
+    assert by_slabs(labels, [KeepLargest((1,), connectivity=18)], 1).sum() == 2
 
 
 def test_each_group_of_rules_is_one_pass() -> None:
@@ -126,7 +106,7 @@ def test_each_group_of_rules_is_one_pass() -> None:
 
 def test_the_volume_itself_may_be_written() -> None:
     labels = np.random.default_rng(1).integers(0, 3, (12, 9, 10), np.uint8)
-    rules = [KeepLargest((1, 2)), KeepLargest((1,)), RemoveSmall((2,), voxels=5)]
+    rules = [KeepLargest((1, 2)), KeepLargest((1,)), KeepLargest((2,), background=1)]
     wanted = by_scipy(labels, rules)
 
     def write(box: Box, part: NDArray[Any]) -> None:
@@ -174,7 +154,7 @@ def noise(extents: Vec3) -> NDArray[np.uint8]:
 def test_no_more_memory_than_declared(labels_of: Any, slab: int) -> None:
     extents = Vec3(40, 96, 160)
     labels = labels_of(extents)
-    rules = [KeepLargest((1, 2)), KeepLargest((1,)), RemoveSmall((2,), voxels=10**6)]
+    rules = [KeepLargest((1, 2)), KeepLargest((1,)), KeepLargest((2,))]
     slabs: list[Box] = []
 
     def run(most: int) -> None:

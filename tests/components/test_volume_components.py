@@ -14,11 +14,11 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from znni.components.runs import Connectivity, classes_of
-from znni.components.slabs import slab_boxes
+from znni.components.runs import Connectivity, classes_of, paint_slab
+from znni.components.slabs import slab_boxes, slab_part
 from znni.components.volume_components import Components, components_bytes, find_components
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Vec3
 
 STEPS = {6: 1, 18: 2, 26: 3}
 
@@ -47,18 +47,22 @@ def components_of(labels: NDArray[Any], slab: int, **options: Any) -> Components
 
 
 def numbers_of(found: Components, labels: NDArray[Any]) -> NDArray[Any]:
-    parts = [
-        found.numbers(box, labels[box.slices]) for box in slab_boxes(found.extents, found.slab)
-    ]
-    return np.concatenate(parts)
+    """The component of each voxel, from 1 on. 0 means no component."""
+    numbers = np.zeros(labels.shape, np.int32)
+    for box in slab_boxes(found.extents, found.slab):
+        part = slab_part(found.tables.first, box.start.z // found.slab)
+        paint, everyone = 1 + found.tables.number[part], np.ones(part.stop - part.start, bool)
+        known = labels[box.slices], found.classes, found.connectivity
+        paint_slab(*known, everyone, paint, numbers[box.slices])
+    return numbers
 
 
 def check_tables(found: Components, numbers: NDArray[Any]) -> None:
     assert list(found.voxels) == list(np.bincount(numbers.ravel())[1:])
     last = np.array(numbers.shape)
     for index, slices in enumerate(ndimage.find_objects(numbers)):
-        start, stop = (Vec3(*(getattr(it, end) for it in slices)) for end in ("start", "stop"))
-        assert found.box(index) == Box(start, stop)
+        start, stop = ([getattr(it, end) for it in slices] for end in ("start", "stop"))
+        assert (list(found.start[index]), list(found.stop[index])) == (start, stop)
         touches = min(start) == 0 or bool((np.array(stop) == last).any())
         assert found.touches_border[index] == touches
 
@@ -101,7 +105,7 @@ def test_classes_have_their_own_components(
     numbers = numbers_of(found, labels)
     np.testing.assert_array_equal(numbers, wanted)
     check_tables(found, wanted)
-    for index, kind in enumerate(found.kind):
+    for index, kind in enumerate(found.tables.kind):
         assert set(labels[numbers == index + 1]) <= set(sets[kind - 1])
 
 

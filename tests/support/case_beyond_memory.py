@@ -25,7 +25,7 @@ from case_scans import NET, weights_file
 from znni.cases.case import Case, predict
 from znni.cases.forecast import forecast
 from znni.cases.previous_stage import PreviousNetwork
-from znni.components.rules import KeepLargest, Rule
+from znni.components.rules import KeepLargest
 from znni.core.plan_options import Choices
 from znni.core.run_options import Options
 from znni.inference.session import Session
@@ -97,7 +97,7 @@ def compute(ram: str, kind: str) -> None:
     """Compute the case in this folder, and print the peak of each step as JSON."""
     network = load_network(Path("organs.yaml"))
     options = Options(limits=Choices(device="cpu", ram=ram, costs="built-in"))
-    case, rules = Case((Path("scan.nii"),), Path("seg.nii.gz")), list[Rule]()
+    case, rules = Case((Path("scan.nii"),), Path("seg.nii.gz")), list[KeepLargest]()
     if kind == "components":
         rules.append(KeepLargest(labels=(1,)))
     elif kind == "probabilities":

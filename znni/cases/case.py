@@ -38,7 +38,7 @@ from znni.cases.probabilities import write_labels_of_maps, write_probabilities
 from znni.cases.scan import Scan, decompressed, look_at_scan, open_scan
 from znni.cases.spacing_file import write_spacing
 from znni.cases.steps import StepProgress, Steps, no_step_progress
-from znni.components.rules import Rule
+from znni.components.rules import KeepLargest
 from znni.core.array_like import ArrayLike
 from znni.core.background import meanwhile
 from znni.core.errors import InvalidInput
@@ -58,7 +58,7 @@ def predict(
     session: Session,
     options: Options = Options(),
     progress: StepProgress = no_step_progress,
-    removing: Sequence[Rule] = (),
+    removing: Sequence[KeepLargest] = (),
     cluster: CaseCluster | None = None,
 ) -> CaseReport:
     """Compute and write the labels of a case.
@@ -118,7 +118,7 @@ class CaseRun:
         session: Session,
         options: Options = Options(),
         progress: StepProgress = no_step_progress,
-        removing: Sequence[Rule] = (),
+        removing: Sequence[KeepLargest] = (),
         known: KnownMemory | None = None,
         cluster: CaseCluster | None = None,
     ) -> None:
@@ -276,12 +276,14 @@ class CaseRun:
             self._steps.done("labels")
         return Part(file, prepared.crop, self._networks.numbers_of(number))
 
-    def _without_components(self, labels: ScanLabels, removing: Sequence[Rule]) -> ScanLabels:
+    def _without_components(
+        self, labels: ScanLabels, removing: Sequence[KeepLargest]
+    ) -> ScanLabels:
         """Return labels without the connected components that rules remove."""
         room, path = self._room, self.case.folder / WITHOUT
         memory = room.steps.components, room.process, room.allowed
         with self._session.prepared.taking(*memory):
-            found = without_components(self._scan, labels, path, removing, room.steps.components)
+            found = without_components(labels, path, removing, room.steps.components)
         self._steps.done("postprocessing")
         return found
 

@@ -35,7 +35,7 @@ from znni.cases.concurrency import (
 from znni.cases.memory import KnownMemory
 from znni.cases.networks import NetworkSet, alone, bytes_kept, counting, leaving
 from znni.cases.on_cluster import CaseCluster, cluster_for, without_devices
-from znni.components.rules import Rule
+from znni.components.rules import KeepLargest
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.core.text import counted, duration
@@ -134,7 +134,7 @@ def predict_cases(
     options: Options = Options(),
     *,
     skip_finished: bool = False,
-    removing: Sequence[Rule] = (),
+    removing: Sequence[KeepLargest] = (),
     progress: CaseProgress = no_case_progress,
     done: CasesDone = no_cases_done,
     most: Concurrency = THREE_EACH,

@@ -10,7 +10,7 @@ from znni.cases.concurrency import THREE_EACH, Concurrency
 from znni.cases.folder import shared_out
 from znni.cases.forecast import CaseForecast, forecast
 from znni.cases.networks import NetworkSet
-from znni.components.rules import Rule
+from znni.components.rules import KeepLargest
 from znni.core.run_options import Options
 from znni.inference.many import ERRORS, Failure
 from znni.inference.many_dry_run import ManyDryRun
@@ -22,7 +22,7 @@ def rehearse_cases(
     options: Options = Options(),
     *,
     skip_finished: bool = False,
-    removing: Sequence[Rule] = (),
+    removing: Sequence[KeepLargest] = (),
     most: Concurrency = THREE_EACH,
     cluster: str | Path | None = None,
 ) -> ManyDryRun[CaseForecast]:

@@ -23,7 +23,7 @@ from znni.cases.on_cluster import CaseCluster, cluster_for, without_devices
 from znni.cases.preparation import Preparation, preparation_of_all, running, stored_values
 from znni.cases.previous_stage import PreviousNetwork
 from znni.cases.scan import Scan
-from znni.components.rules import Rule
+from znni.components.rules import KeepLargest
 from znni.core.resampling import Resampling
 from znni.core.run_options import Options
 from znni.core.shapes import Vec3
@@ -106,7 +106,7 @@ def forecast(
     case: Case,
     networks: Network | NetworkSet,
     options: Options = Options(),
-    removing: Sequence[Rule] = (),
+    removing: Sequence[KeepLargest] = (),
     cluster: str | Path | None = None,
     *,
     followed: bool = False,

@@ -8,7 +8,6 @@ and makes labels of them (``engine/after_blending.py``, ``label_largest`` in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from znni.cases.npy_file import write_header
 from znni.cases.scan import Scan
 from znni.cases.slabs import ROOM, components_slab
 from znni.components.postprocessing import postprocess
-from znni.components.rules import Rule
+from znni.components.rules import KeepLargest
 from znni.core.array_like import ArrayLike
 from znni.core.shapes import Box
 from znni.engine.run_state import Progress, no_progress
@@ -88,7 +87,7 @@ def _table(numbers: Numbers, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def without_components(
-    scan: Scan, labels: ScanLabels, path: Path, rules: Sequence[Rule], room: int = ROOM
+    labels: ScanLabels, path: Path, rules: Sequence[KeepLargest], room: int = ROOM
 ) -> ScanLabels:
     """Return labels without the connected components that rules remove."""
     volume = StoredVolume(labels.array, str(labels.file))
@@ -105,7 +104,6 @@ def without_components(
             volume.size,
             rules,
             slab.planes,
-            voxel_volume=prod(scan.spacing),
             most_components=slab.components,
         )
     return ScanLabels(Maps(open_volume(path)), labels.box, path)

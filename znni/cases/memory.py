@@ -36,7 +36,7 @@ from znni.cases.previous_stage import PreviousNetwork, bytes_of_label, labels_be
 from znni.cases.probabilities import labels_of_maps_bytes
 from znni.cases.scan import Scan, look_at_scan
 from znni.cases.slabs import components_slab, mask_slab
-from znni.components.rules import Rule
+from znni.components.rules import KeepLargest
 from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.processors import has_own_memory
@@ -105,7 +105,7 @@ def room_of_files(
     case: Case,
     networks: NetworkSet,
     limits: Choices,
-    removing: Sequence[Rule] = (),
+    removing: Sequence[KeepLargest] = (),
     known: KnownMemory | None = None,
     *,
     here: bool = True,
@@ -151,7 +151,7 @@ def checked_room(
     scan: Scan,
     prepared: Sequence[Preparation],
     searches: Sequence[Search],
-    removing: Sequence[Rule],
+    removing: Sequence[KeepLargest],
     *,
     here: bool,
     whole: bool,
@@ -239,7 +239,7 @@ def room_for(
     scan: Scan,
     prepared: Sequence[Preparation],
     searches: Sequence[Search],
-    removing: Sequence[Rule] = (),
+    removing: Sequence[KeepLargest] = (),
 ) -> CaseMemory:
     """Return the memory for a case.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from znni.cases.preparation import rules_of, stored_values, unit_of
-from znni.components.rules import KeepLargest, Rule
+from znni.components.rules import KeepLargest
 from znni.core.errors import InvalidInput
 from znni.core.mapped_file import FORGET
 from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
@@ -91,7 +91,7 @@ class NetworkSet:
         return noted | rule.attributes(network)
 
     @property
-    def largest(self) -> list[Rule]:
+    def largest(self) -> list[KeepLargest]:
         """The rules by which only the largest components of the networks' labels stay."""
         return [
             KeepLargest(tuple(dict(self.numbers_of(number) or ()).get(own, own) for own in labels))

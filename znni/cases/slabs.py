@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from znni.components.nonzero import nonzero_bytes
 from znni.components.postprocessing import postprocess_bytes
-from znni.components.rules import Rule
+from znni.components.rules import KeepLargest
 from znni.components.slabs import MOST_COMPONENTS
 from znni.core.shapes import Vec3
 
@@ -64,7 +64,7 @@ def mask_slab(size: Vec3, maps: int, itemsize: int, room: int, label_bytes: int 
     return slab_within(room, size, nbytes)
 
 
-def components_slab(size: Vec3, rules: Sequence[Rule], room: int) -> Slab:
+def components_slab(size: Vec3, rules: Sequence[KeepLargest], room: int) -> Slab:
     """Return the slab in which components of labels are found."""
 
     def nbytes(planes: int, components: int) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from znni.components.rules import Rule, groups_of
+from znni.components.rules import KeepLargest, groups_of
 from znni.components.runs import Labels, classes_of, label_slab
 from znni.components.slabs import (
     COMPONENT_BYTES,
@@ -36,10 +36,9 @@ def postprocess(
     read: ReadLabels,
     write: Callable[[Box, Labels], None],
     extents: Vec3,
-    rules: Sequence[Rule],
+    rules: Sequence[KeepLargest],
     slab: int,
     *,
-    voxel_volume: float | None = None,
     most_components: int = MOST_COMPONENTS,
 ) -> None:
     """Apply rules to the labels of a volume, one after the other.
@@ -48,11 +47,9 @@ def postprocess(
     ``postprocess_bytes``. ``write`` may write to the volume that ``read`` reads.
 
     Raises:
-        InvalidInput: there are more components, or a rule needs the unknown volume of a voxel. Or
-            the type of the labels cannot hold a background, or has more than 16 bits.
+        InvalidInput: there are more components, or the type of the labels cannot hold a background,
+            or has more than 16 bits.
     """
-    for rule in rules:  # if one needs the volume of a voxel, it fails before anything is read
-        rule.removed(np.zeros(0, np.int64), voxel_volume)
     highest = max((rule.background for rule in rules), default=0)
     removals: list[Painting] = []
 
@@ -68,7 +65,7 @@ def postprocess(
 
     for group in groups_of(rules):
         slabs = _Slabs(labels_of, extents, slab, most_components)
-        removal = _removal(slabs, group, voxel_volume)
+        removal = _removal(slabs, group)
         if removal.chosen.any():
             removals.append(removal)
     for box in slab_boxes(extents, slab):
@@ -84,7 +81,7 @@ class _Slabs(NamedTuple):
     most_components: int
 
 
-def _removal(slabs: _Slabs, group: Sequence[Rule], voxel_volume: float | None) -> Painting:
+def _removal(slabs: _Slabs, group: Sequence[KeepLargest]) -> Painting:
     """Return the components that a group of rules removes, and the labels that they get."""
     classes, connectivity = classes_of(rule.labels for rule in group), group[0].connectivity
 
@@ -95,9 +92,9 @@ def _removal(slabs: _Slabs, group: Sequence[Rule], voxel_volume: float | None) -
     each = map(tables, slab_boxes(slabs.extents, slabs.slab))
     volume = joined(each, connectivity, slabs.most_components)
     removed = np.zeros(len(volume.voxels), bool)
-    for kind, rule in enumerate(group, 1):
+    for kind in range(1, len(group) + 1):
         own = volume.kind == kind
-        removed[own] = rule.removed(volume.voxels[own], voxel_volume)
+        removed[own] = volume.voxels[own] < volume.voxels[own].max(initial=0)
     background = np.array([0, *(rule.background for rule in group)], np.uint16)[volume.kind]
     number = volume.number
     return Painting(
@@ -107,7 +104,7 @@ def _removal(slabs: _Slabs, group: Sequence[Rule], voxel_volume: float | None) -
 
 def postprocess_bytes(
     extents: Vec3,
-    rules: Sequence[Rule],
+    rules: Sequence[KeepLargest],
     slab: int,
     itemsize: int,
     *,

@@ -17,10 +17,7 @@ from znni.components.runs import (
     Classes,
     Connectivity,
     Labelled,
-    Labels,
-    index_type,
     label_slab,
-    paint_slab,
 )
 from znni.components.slabs import (
     COMPONENT_BYTES,
@@ -31,7 +28,6 @@ from znni.components.slabs import (
     joined,
     slab_boxes,
     slab_bytes,
-    slab_part,
     tables_of,
 )
 from znni.core.shapes import Box, Vec3
@@ -71,27 +67,9 @@ class Components:
         return self.tables.voxels
 
     @property
-    def kind(self) -> NDArray[np.uint16]:
-        """The class of each component."""
-        return self.tables.kind
-
-    @property
     def touches_border(self) -> NDArray[np.bool_]:
         """True for each component with a voxel at the border of the volume."""
         return np.asarray((self.start == 0).any(axis=1) | (self.stop == self.extents).any(axis=1))
-
-    def box(self, index: int) -> Box:
-        """Return the box around a component."""
-        start, stop = (Vec3(*map(int, ends[index])) for ends in (self.start, self.stop))
-        return Box(start, stop)
-
-    def numbers(self, box: Box, labels: Labels) -> NDArray[np.signedinteger]:
-        """Return the component of each voxel of a slab, from 1 on. 0 means no component."""
-        numbers = np.zeros(labels.shape, index_type(len(self) + 1))
-        number = self.tables.number[slab_part(self.tables.first, box.start.z // self.slab)]
-        everyone = np.ones(number.size, bool)
-        paint_slab(labels, self.classes, self.connectivity, everyone, number + 1, numbers)
-        return numbers
 
 
 def find_components(

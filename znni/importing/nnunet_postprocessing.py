@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from znni.components.rules import KeepLargest, Rule
+from znni.components.rules import KeepLargest
 from znni.components.runs import LABELS
 from znni.core.errors import InvalidInput
 from znni.importing.nnunet_plans import read_json
@@ -43,7 +43,7 @@ def postprocessing_of(folder: Path) -> Path | None:
     return next((file for file in found if file.is_file()), None)
 
 
-def read_postprocessing(path: Path) -> tuple[Rule, ...]:
+def read_postprocessing(path: Path) -> tuple[KeepLargest, ...]:
     """Return the rules of a file of nnU-Net's postprocessing.
 
     Args:
@@ -65,7 +65,7 @@ def read_postprocessing(path: Path) -> tuple[Rule, ...]:
     raise InvalidInput(f"{path.name} is not as nnU-Net 2 writes it: give its own file")
 
 
-def _rules(name: str, functions: Any, arguments: Any) -> tuple[Rule, ...]:
+def _rules(name: str, functions: Any, arguments: Any) -> tuple[KeepLargest, ...]:
     """Return the rules that functions with their arguments stand for."""
     if len(functions) != len(arguments) or len(functions) > MOST_RULES:
         raise InvalidInput(
@@ -80,7 +80,7 @@ def _rules(name: str, functions: Any, arguments: Any) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def _rule(place: str, given: Any) -> Rule:
+def _rule(place: str, given: Any) -> KeepLargest:
     match given:
         case {"labels_or_regions": labels, "background_label": background, **others}:
             pass
