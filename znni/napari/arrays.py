@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.array_like import ArrayLike
 from znni.core.volume import LARGE
-from znni.inference.viewing.view import Sliceable, View, as_slice, whole_key
+from znni.inference.viewing.view import View, as_slice, whole_key
 
 READ = 2**24  # most voxels of a map that are read at a time for a coarse copy
 DEPTH = 64  # planes of such a box
@@ -41,7 +42,7 @@ class EveryNth(Derived):
     few chunks are decoded twice.
     """
 
-    def __init__(self, array: Sliceable, step: int) -> None:
+    def __init__(self, array: ArrayLike, step: int) -> None:
         *maps, z, y, x = array.shape
         super().__init__((*maps, *(ceil(extent / step) for extent in (z, y, x))), array.dtype)
         self._array = array
@@ -77,7 +78,7 @@ class Above(Derived):
         threshold: the threshold, which all levels of a layer share.
     """
 
-    def __init__(self, array: Sliceable, threshold: Threshold) -> None:
+    def __init__(self, array: ArrayLike, threshold: Threshold) -> None:
         super().__init__(tuple(array.shape), np.dtype(np.uint8))
         self._array = array
         self._threshold = threshold
@@ -96,7 +97,7 @@ class Threshold:
         self.value = value
 
 
-def with_coarse_levels(array: Sliceable) -> list[View]:
+def with_coarse_levels(array: ArrayLike) -> list[View]:
     """Return a volume with coarse copies, so that a view of all of it is small.
 
     Without them, napari loads a whole volume to show it in 3D. A volume of at most 256 x 256 x 256

@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from threading import Thread, main_thread
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -43,16 +43,6 @@ from znni.napari.words import in_window
 from znni.plans.plan import Plan
 
 TELL_EVERY_SECONDS = 0.2
-
-
-class Pipe(Protocol):
-    """One end of a pipe between two processes."""
-
-    def send(self, message: Any, /) -> None:
-        """Send a message."""
-
-    def recv(self) -> Any:
-        """Wait for a message, and return it."""
 
 
 def main(number: str) -> None:
@@ -195,7 +185,7 @@ def _patches(plan: Plan) -> str:
     return f"patch     {plan.patch}, {counted(plan.patches, 'block')}, on {plan.device}"
 
 
-def _interrupt_when_asked(pipe: Pipe) -> None:
+def _interrupt_when_asked(pipe: Connection[Any, Any]) -> None:
     """Interrupt the main thread as soon as the window sends anything, or is gone."""
     with suppress(EOFError, OSError):
         pipe.recv()

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class Sliceable(Protocol):
-    """An array that reads its values when it is sliced."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its extents."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of its values."""
-
-    def __getitem__(self, key: Any, /) -> Any:
-        """Return the values at integers and slices."""
+from znni.core.array_like import ArrayLike
 
 
 class View:
@@ -45,7 +32,7 @@ class View:
 
     def __init__(
         self,
-        array: Sliceable,
+        array: ArrayLike,
         places: Sequence[range] | None = None,
         dropped: frozenset[int] = frozenset(),
     ) -> None:
