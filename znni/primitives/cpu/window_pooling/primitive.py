@@ -57,8 +57,12 @@ class WindowPooling:
                 shape.nbytes + out.nbytes, workspace=4 * threads * _row_floats(shape, out)
             ),
             efficiency=EFFICIENCY,
-            handed=HandedOut(1, share_count(threads, out.n * out.f * out.z, _most_tasks(shape))),
+            handed=HandedOut(1, self._tasks(pool, shape, out)),
         )
+
+    def _tasks(self, pool: Pool, shape: Shape5, out: Shape5) -> int:  # noqa: ARG002 - of fragments
+        """Return the number of tasks that are handed out."""
+        return share_count(self.device.threads, out.n * out.f * out.z, _most_tasks(shape))
 
     def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""
@@ -91,33 +95,19 @@ class WindowPooling:
 
 
 @dataclass(frozen=True)
-class AverageFragments:
-    """All fragments of an average pooling on the CPU."""
+class AverageFragments(WindowPooling):
+    """All fragments of an average pooling on the CPU: a pooling at each offset of its window."""
 
-    device: Device
     name: str = "window_pooling_fragments"
-    accuracy: float = 1e-6
-    version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape if all fragments have the same size."""
         return fragmented(layer, shape, "average")
 
-    def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Return the cost: that of a pooling at each offset. The caches keep what is read again."""
-        pool, out = applied_to(Pool, self, layer, shape)
-        threads, places = self.device.threads, pool.window.volume
-        planes = shape.n * out.f * out.z
-        each = pool.window.z * pool.window.y * shape.x + pool.window.x * out.x
-        return Cost(
-            flops=float(places * planes * out.y * each),
-            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
-            memory=Memory.beside(
-                shape.nbytes + out.nbytes, workspace=4 * threads * _row_floats(shape, out)
-            ),
-            efficiency=EFFICIENCY,
-            handed=HandedOut(1, places * share_count(threads, planes, _most_tasks(out) // places)),
-        )
+    def _tasks(self, pool: Pool, shape: Shape5, out: Shape5) -> int:
+        """Return the number of tasks that are handed out, at all offsets."""
+        planes, places = shape.n * out.f * out.z, pool.window.volume
+        return places * share_count(self.device.threads, planes, _most_tasks(out) // places)
 
     def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""

@@ -56,22 +56,14 @@ class GpuWindowPooling:
 
 
 @dataclass(frozen=True)
-class GpuAverageFragments:
+class GpuAverageFragments(GpuWindowPooling):
     """All fragments of an average pooling on a GPU: a launch for each offset."""
 
-    device: Device
     name: str = "gpu_window_pooling_fragments"
-    accuracy: float = 1e-6
-    version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape if all fragments have the same size."""
         return fragmented(layer, shape, "average") if countable(shape) else None
-
-    def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Return the cost: an operation for each sample of each window."""
-        pool, out = applied_to(Pool, self, layer, shape)
-        return cost_by_voxel(shape, out, flops=2 * pool.window.volume)
 
     def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Compile the kernel."""
