@@ -68,7 +68,7 @@ class PatchCandidate:
         self._overhead = overhead
         self._shapes = shapes(network, patch)
         self._storage = storage_for(network, patch)
-        self._swept = swept_for(network, patch, output)
+        self._swept = swept_for(network, patch, output, overhead.workers)
         self._runs = least_runs(network, patch, output)
         self._counts = overhead.counts(network, patch)
         self._bounds = bounds

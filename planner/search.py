@@ -321,7 +321,7 @@ class Search(Space):
         size = input_box(self.network, patch).size
         shape_in = Shape5.of(self.network.together, self.network.in_features, size)
         storage = storage_for(self.network, patch)
-        swept = swept_for(self.network, patch, self.output)
+        swept = swept_for(self.network, patch, self.output, self.overhead.workers)
         parts = parts_of(segments, shape_in, storage, swept)
         memory, gpu_memory = memory_of_run(
             self.network, patch_candidate.patch, parts, self.overhead

@@ -225,9 +225,9 @@ class Space:
     def among_sweeps(self) -> Self | None:
         """The search among sweeps; None if no plan may be one.
 
-        Sweeps need layers with context, and one process that computes all blocks in order.
+        Sweeps need layers with context.
         """
-        if not self.sweeps or self.network.is_swept or self.overhead.workers > 1:
+        if not self.sweeps or self.network.is_swept:
             return None
         if not can_be_swept(self.given) or not self._axes_apart:
             return None

@@ -54,7 +54,8 @@ def least_runs(network: Network, patch: Sequence[Number], output: Vec3) -> dict[
         output: the output voxels of the job.
     """
     axis = network.sweep_axis
-    new, column = patch[AXES.index(axis)], extent(output, axis)
+    new = patch[AXES.index(axis)]
+    column = -(-extent(output, axis) // new)
     once = 1 + 0 * new
     runs = dict.fromkeys((INPUT, *(node.name for node in network.nodes)), once)
     behind, after_pooling = 0, None

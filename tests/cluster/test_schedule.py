@@ -36,6 +36,22 @@ def test_blocks_go_out_in_order_without_those_done_and_three_at_a_time() -> None
     assert (plan.left, plan.in_hand) == (3, DEPTH)
 
 
+def test_a_worker_gets_the_blocks_of_a_column_one_after_another() -> None:
+    finished = np.zeros(24, bool)
+    finished[[0, 1, 9]] = True
+    plan = Schedule(finished, column=8)
+    plan.join("a")
+    plan.join("b")
+    assert [plan.next_for(worker, 0.0) for worker in "abab"] == [2, 8, 3, 10]
+    assert plan.leave("a") == [2, 3]
+    assert taken(plan, "b") == [2]
+    for block in (8, 10, 2):
+        assert plan.done("b", block, 1.0)
+    assert taken(plan, "b", 1.0) == [3, 11, 12]
+    plan.join("c")
+    assert taken(plan, "c", 1.0) == [4, 5, 6], "the rest of the column of one that left"
+
+
 def test_blocks_of_a_worker_that_left_go_out_first_and_are_read_again() -> None:
     plan = schedule(10)
     plan.join("a")

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from fleet_cases import fleet_of, two_workers
 from graphs import EVERY_KIND
+from unet_text import UNET
 from window_networks import network as windowed
 from window_networks import volume
 from worker_runners import NETWORK as SUMS
-from worker_runners import Sums, SumsPlan, TwoPlaces
+from worker_runners import VIEW, GoesOn, Sums, SumsPlan, TwoPlaces
 
 from znni.core.resampling import Resampling
-from znni.core.shapes import Vec3
+from znni.core.shapes import AXES, Axis, Vec3, resized
 from znni.engine.block_reader import Block, BlockReader
 from znni.engine.pipeline import run_volume
 from znni.engine.run_state import RunState
@@ -44,16 +45,26 @@ OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1, "border": "s
 
 
 def both_ways(
-    monkeypatch: pytest.MonkeyPatch, net: Network, x: Any, patch: Vec3, **more: Any
+    monkeypatch: pytest.MonkeyPatch,
+    net: Network,
+    x: Any,
+    patch: Vec3,
+    along: Axis | None = None,
+    **more: Any,
 ) -> tuple[Any, Any]:
-    """Return the output of a run in this process, and that of the same run by two workers."""
+    """Return the output of a run in this process, and that of the same run by two workers.
+
+    In a sweep along an axis, only the workers sweep.
+    """
     size = Vec3(*x.shape[1:])
     written = net.window.resampled.target if net.window and net.window.resampled else size
-    plan = search(net, size, **OPTIONS).fastest_for(patch)
-    assert plan is not None
-    assert plan.patches > 8
     found = []
     for prepare in (session.prepare, two_workers):
+        able = search(net, size, **OPTIONS)
+        swept = along and prepare is two_workers
+        plan = (able.sweeping(along) if swept else able).fastest_for(patch)
+        assert plan is not None
+        assert plan.patches > 8
         monkeypatch.setattr(session, "prepare", prepare)
         maps = 1 if more.get("labels") else net.out_features
         out = np.full((maps, *written), 77, np.uint8 if more.get("labels") else np.float32)
@@ -70,6 +81,41 @@ def test_tiled_networks(monkeypatch: pytest.MonkeyPatch, labels: bool) -> None:
     x = np.random.default_rng(0).standard_normal((net.in_features, 16, 28, 20), np.float32)
     alone, shared = both_ways(monkeypatch, net, x, Vec3(8, 8, 8), labels=labels)
     np.testing.assert_array_equal(shared, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("axis", AXES)
+def test_sweeps_of_tiled_networks(
+    monkeypatch: pytest.MonkeyPatch, axis: Axis, masked: bool
+) -> None:
+    net = network_from_text(UNET, "unet.yaml")
+    size = resized(Vec3(24, 24, 24), axis, 64)
+    x = np.random.default_rng(0).standard_normal((1, *size), np.float32)
+    mask = np.zeros(size, np.uint8)
+    mask[5:20, 10:60, 15:] = mask[:, :, :4] = 1
+    x[:, -20:, -20:, -20:] = 1  # constant
+    more: Any = {"mask": mask} if masked else {}
+    alone, shared = both_ways(monkeypatch, net, x, Vec3(8, 8, 8), axis, **more)
+    np.testing.assert_allclose(shared, alone, rtol=0, atol=1e-5 * np.abs(alone).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", AXES)
+def test_each_worker_takes_columns_of_its_own(axis: Axis) -> None:
+    blocks = resized(Vec3(2, 2, 2), axis, 12)
+    net = SUMS.sweeping(axis)
+    plan: Any = SumsPlan(Vec3(2, 2, 2), net, is_swept=True)
+    x = np.random.default_rng(0).random((1, *(blocks * 2 + VIEW - 1)), np.float32)
+    job = make_job(net, Vec3(*x.shape[1:]), "valid", "reflect", None)
+    found = np.full((2, *job.output), 7, np.float32)
+    output = ArrayOutput(found, 2, job.output, "float32")
+    reader = BlockReader(ArrayVolume(x), job, net, random_weights(net, 0))
+    workers = fleet_of(partial(GoesOn, plan, axis), 2, plan)
+    remaining = Remaining(job, swept=axis)
+    run_volume(RunState(reader, output, "float32", remaining), workers, Stopwatch())
+    begun = blocks.volume - int(found[0, ::2, ::2, ::2].sum())
+    assert 4 <= begun <= 10, "of four columns, the last may be shared"
 
 
 @pytest.mark.slow

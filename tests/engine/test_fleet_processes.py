@@ -28,7 +28,7 @@ from worker_runners import NETWORK, Sums, made_with
 from znni.core import loading
 from znni.core.shapes import Box
 from znni.engine.last_blocks import LastBlocks, Passing
-from znni.engine.tiles import make_job
+from znni.engine.tiles import Remaining, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.engine.workers.processes import WaitingProcesses
 from znni.inference.prestart import PREPARES
@@ -277,7 +277,8 @@ def test_a_process_is_told_once_when_its_last_block_is_taken_and_computed() -> N
         {passing: partial(told.append, (passing, number)) for passing in passings}
         for number in range(3)
     )
-    tiles = blocks.handed_out(make_job(NETWORK, SIZE, "valid", None, None).tiles(SIZE // 2))
+    job = make_job(NETWORK, SIZE, "valid", None, None)
+    tiles = blocks.handed_out(Remaining(job).columns(SIZE // 2))
 
     def passes(number: int, passing: Passing) -> None:
         block, seen = object(), list[int]()

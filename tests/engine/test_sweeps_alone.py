@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from stopped_runs import Counting
-from test_tiled_sweeps import OPTIONS, UNET
+from test_tiled_sweeps import OPTIONS
+from unet_text import UNET
 
 from znni.core.memory_errors import DoesNotFit
 from znni.core.shapes import Box, Vec3

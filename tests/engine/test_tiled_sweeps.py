@@ -11,6 +11,7 @@ from graphs import graphs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stopped_runs import Counting
+from unet_text import UNET
 
 from bench.unet_networks import UNETS
 from planner.search import GAIN_OF_SWEEPS
@@ -32,18 +33,6 @@ from znni.primitives.tiled_reference import output_at_once
 from znni.volumes.array import ArrayVolume
 
 OPTIONS: Any = {"costs": "built-in", "threads": 1, "device": "cpu"}
-UNET = """\
-name: unet
-layers:
-  - {name: a, conv: {features: 4, kernel: 3, padding: same, activation: relu}}
-  - {name: b, conv: {features: 4, kernel: 3, padding: same, activation: relu}}
-  - {name: down, pool: {window: 2}}
-  - {name: c, conv: {features: 8, kernel: 3, padding: same, activation: relu}}
-  - {name: up, conv_transpose: {features: 4, kernel: 2, stride: 2}}
-  - {name: join, from: [b, up], concat: {}}
-  - {name: d, conv: {features: 4, kernel: 3, padding: same, activation: relu}}
-  - {name: out, conv: {features: 1, kernel: 1}}
-"""
 
 
 class Case(NamedTuple):

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from waiting import until
 
 from znni.core.errors import RunFailed
-from znni.core.shapes import Vec3
+from znni.core.shapes import Axis, Vec3
 from znni.engine.block import Block
+from znni.engine.column import Column
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.network.layers import Conv
@@ -82,6 +83,25 @@ class Sums:
             return np.stack([whole, -whole])
 
         return [total, both]
+
+
+@dataclass
+class GoesOn:
+    """Gives 1 for a block that goes on from the one before along an axis, and 0 for another."""
+
+    plan: SumsPlan
+    axis: Axis
+
+    def stages(self, _stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Any]:
+        column = Column(self.axis)
+
+        def follows(block: Block) -> NDArray[Any]:
+            goes_on = column.follows(block.tile.computed)
+            column.done(block.tile.computed)
+            time.sleep(0.002)
+            return np.full((2, *self.plan.patch), goes_on, np.float32)
+
+        return [follows]
 
 
 def scaled(block: Block) -> NDArray[np.float32]:

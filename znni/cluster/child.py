@@ -89,10 +89,10 @@ class Handed:
         """Hand over a patch."""
         self._tiles.put(tile)
 
-    def tiles(self, _patch: Vec3, *, swept: Axis | None = None) -> Iterator[Tile]:  # noqa: ARG002
+    def columns(self, _patch: Vec3, *, swept: Axis | None = None) -> Iterator[list[Tile]]:  # noqa: ARG002
         """Yield patches as they come, until ``stop``."""
         while tile := self._tiles.get():
-            yield tile
+            yield [tile]
 
     def stop(self) -> None:
         """End the wait for the next patch: no more are taken."""
@@ -198,7 +198,7 @@ class Child:
 
     def _make_plan(self, given: Plan | None, workers: int) -> Plan:
         asked = self._opened()
-        found = given_or_found(given, asked, sweeps=False)
+        found = given_or_found(given, asked)
         if given or workers == 1:
             return found
         return plan_to_share(found, workers, asked)
@@ -224,7 +224,7 @@ class Child:
     def _get_ready(self, plan: Plan, bits: Bits) -> float:
         asked = self._opened()
         if bits == "class" and kind_of(plan.machine) != kind_of(detect_for(asked.choices.device)):
-            chosen = found_for(plan.patch, asked)
+            chosen = found_for(plan, asked)
         else:
             chosen = given_or_found(plan, asked)
         reader = BlockReader(asked.volume, asked.job, asked.network, self._weights, asked.mask)

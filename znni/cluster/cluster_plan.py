@@ -23,8 +23,8 @@ def steady_plan(required: Requirements, block: Vec3, machine: Machine) -> Plan:
     The fastest plan for a single block often has smaller patches, so that its first patch is read
     and its last one written sooner.
     """
-    search = planning.search_for(required, machine, sweeps=False)
-    search = replace(search, output=block)
+    search = planning.search_for(required, machine)
+    search = replace(search, output=block, sweeps=machine.used_gpus <= 1)
     plans = planning.fastest(search, ALTERNATIVES)
     return min(plans, key=lambda plan: plan.patches * plan.time.between)
 
@@ -33,10 +33,11 @@ def plan_to_share(alone: Plan, workers: int, asked: OpenRequest) -> Plan:
     """Return the plan with which several workers like this one end soonest.
 
     Its patches are the blocks that workers are given. The fastest plan for one worker may have a
-    single patch, which would leave all others idle.
+    single patch, which would leave all others idle. Workers with several GPUs each do not sweep:
+    the blocks of a column come to one worker, and each of its GPUs would get some of them.
     """
     job, machine = asked.job, machine_here(asked.choices)
-    plans = [alone]
+    plans = [] if alone.is_swept and alone.workers > 1 else [alone]
     for blocks in (BLOCKS_A_WORKER, FEW_BLOCKS_A_WORKER):
         box = box_of(job.output.volume / (blocks * workers), job.output)
         found = steady_plan(asked, box, machine)

@@ -111,10 +111,10 @@ class Coordinator:
             RunFailed: a block failed too often, or no worker is left.
             ZnniError: the input, the network or an option cannot be used.
         """
-        workers, schedule = self._workers, Schedule(finished)
+        workers, schedule = self._workers, Schedule(finished, column=grid.column)
         self._grid, self._output = grid, output
         self._checksums = np.zeros(finished.size, np.uint32)
-        workers.begin(plan, probe, schedule)
+        workers.begin(plan, probe, schedule, rounds=grid.swept is not None)
         done, total = int(finished.sum()), len(finished)
         progress(done, total, "")
         while schedule.left or schedule.in_hand:

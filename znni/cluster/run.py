@@ -171,7 +171,7 @@ def compute_on_cluster(
                 if bits == "class":
                     attributes["bits"] = bits
                 output.begin(attributes, chosen.patch)
-                grid = TileGrid(asked.job, chosen.patch)
+                grid = TileGrid(asked.job, chosen.patch, chosen.network.swept_along)
                 finished, probe, before = _finished(output, grid)
                 told = _in_voxels(progress, asked)
                 coordinator.compute(agreed, grid, finished, probe, output, told)

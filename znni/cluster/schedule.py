@@ -3,8 +3,9 @@
 This is policy alone: it reads no clock, starts no thread and talks to nobody. The caller passes the
 time in seconds, from any clock that never goes back.
 
-Blocks go out in order, and blocks to be repeated go out first. A block that failed goes to a worker
-whose last block succeeded, if there is one. So a bad worker cannot use up the attempts at a good
+Blocks go out in order, and blocks to be repeated go out first. In a sweep, a worker gets the blocks
+of a column one after another (``Shares``). A block that failed goes to a worker whose last block
+succeeded, if there is one. So a bad worker cannot use up the attempts at a good
 block, and a bad block cannot shut out good workers. Near the end, a slow worker could
 hold up the whole run with one last block. So each worker has slots: the times at which it would
 finish a first, a second and a third further block. If ``n`` blocks wait, the run is projected to
@@ -18,10 +19,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+
+from znni.engine.shares import Shares
 
 DEPTH = 3  # blocks in a worker's hands: one is read, one computed and one written
 MOST_ATTEMPTS = 255  # counted in one byte a block
@@ -94,15 +98,18 @@ class Schedule:
     Args:
         finished: which blocks of the grid are done already. Blocks are numbered in its C order.
         attempts: attempts after which a block is quarantined.
+        column: the number of blocks of a column, which a worker takes one after another.
     """
 
-    def __init__(self, finished: NDArray[np.bool_], *, attempts: int = 5) -> None:
+    def __init__(self, finished: NDArray[np.bool_], *, attempts: int = 5, column: int = 1) -> None:
         if not 1 <= attempts <= MOST_ATTEMPTS:
             raise ValueError(f"attempts is {attempts}; give a number from 1 to {MOST_ATTEMPTS}")
         self._attempts = attempts
         self._open = ~finished.ravel()  # not done; quarantined blocks too
         self._failures = np.zeros(finished.size, np.uint8)
-        self._first = 0  # no block from here on was handed out
+        waiting = map(int, np.flatnonzero(self._open))
+        columns = (list(blocks) for _, blocks in groupby(waiting, lambda it: it // column))
+        self._fresh = Shares[str, int](columns)
         self._again: deque[int] = deque()  # to be repeated; some may be done meanwhile
         self._quarantined: dict[int, None] = {}
         self._workers: dict[str, _Worker] = {}
@@ -156,6 +163,7 @@ class Schedule:
         if gone is None:
             return []
         self._forget_rate(gone)
+        self._fresh.leave(worker)
         for block in gone.hand:
             self._repeat(block)
         return list(gone.hand)
@@ -172,7 +180,7 @@ class Schedule:
         asking = self._workers[worker]
         if not self._waiting or len(asking.hand) >= DEPTH or not self._may_take(asking, now):
             return None
-        block = self._next_waiting(asking)
+        block = self._next_waiting(worker)
         if block is None:
             return None
         self._waiting -= 1
@@ -326,12 +334,12 @@ class Schedule:
         """Return the workers whose last block did not fail."""
         return [worker for worker in self._workers.values() if not worker.failing]
 
-    def _next_waiting(self, asking: _Worker) -> int | None:
+    def _next_waiting(self, worker: str) -> int | None:
         """Return a block for a worker: one to be repeated first, but last if it is failing."""
-        if not asking.failing:
+        if not self._workers[worker].failing:
             repeated = self._next_repeated()
-            return self._next_fresh() if repeated is None else repeated
-        fresh = self._next_fresh()
+            return self._next_fresh(worker) if repeated is None else repeated
+        fresh = self._next_fresh(worker)
         return self._next_repeated() if fresh is None and not self._trusted() else fresh
 
     def _next_repeated(self) -> int | None:
@@ -341,14 +349,11 @@ class Schedule:
                 return block
         return None
 
-    def _next_fresh(self) -> int | None:
-        rest = self._open[self._first :]
-        ahead = int(rest.argmax()) if rest.size else 0
-        if not rest.size or not rest[ahead]:
-            self._first = self._open.size
-            return None
-        self._first += ahead + 1
-        return self._first - 1
+    def _next_fresh(self, worker: str) -> int | None:
+        while (block := self._fresh.next_for(worker)) is not None:
+            if self._open[block]:
+                return block
+        return None
 
     def _repeat(self, block: int) -> None:
         """Note a failed attempt at a block that was in hand."""

@@ -154,6 +154,7 @@ class Workers(dict[str, Worker]):
         self.last_error: BaseException | None = None
         self._engine = engine
         self._bits = bits
+        self._rounds = False
         self._clock = clock
         self._looked = self._asked = -np.inf
         self._told = clock() - TELL_EVERY + TELL_AFTER
@@ -227,9 +228,20 @@ class Workers(dict[str, Worker]):
         """Compare the others with a worker, which has made the plan."""
         self._reference = self[address].machinery
 
-    def begin(self, plan: str, probe: Box | None, schedule: Schedule) -> None:
-        """Prepare the workers for a plan, so that they get the blocks of a schedule."""
+    def begin(
+        self, plan: str, probe: Box | None, schedule: Schedule, *, rounds: bool = False
+    ) -> None:
+        """Prepare the workers for a plan, so that they get the blocks of a schedule.
+
+        Args:
+            plan: the plan, as JSON.
+            probe: a finished block; None: there is none.
+            schedule: decides which worker gets which block.
+            rounds: whether the last digits of a block depend on the block before. They may in a
+                sweep, where workers begin at different blocks.
+        """
         self.plan, self.probe, self.schedule = plan, probe, schedule
+        self._rounds = rounds or self._bits == "class"
         for address, worker in self.items():
             if worker.machinery and not worker.question:
                 self._welcome(address, worker)
@@ -341,7 +353,7 @@ class Workers(dict[str, Worker]):
         return self._clock() + worker.until - time.time() - WALLTIME_MARGIN
 
     def _take_probe(self, address: str, worker: Worker, found: Probed) -> None:
-        if found.same or (self._bits == "class" and found.apart <= found.allowed):
+        if found.same or (self._rounds and found.apart <= found.allowed):
             self._let_in(address, worker)
             return
         error = RunFailed(

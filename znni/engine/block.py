@@ -39,6 +39,8 @@ class Block(NamedTuple):
         written: the voxels of the output that the block writes, if there are windows.
         wanted: which of these voxels (z, y, x) need output; None: all.
         form: what the values are.
+        number: its place among the blocks that its process computes. In a sweep, the process takes
+            them in this order.
     """
 
     tile: Tile
@@ -48,6 +50,7 @@ class Block(NamedTuple):
     written: Box = NOWHERE
     wanted: NDArray[np.bool_] | None = None
     form: BlockForm = "in_progress"
+    number: int = 0
 
     def through(self, stage: ComputeStage) -> Block:
         """Return the block after a stage, unless its output is known."""

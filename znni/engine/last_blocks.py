@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, Literal, TypeAlias
 
@@ -36,12 +36,12 @@ class LastBlocks:
         # one off.
         self._pending = 2
 
-    def handed_out(self, tiles: Iterable[Tile]) -> Iterator[Tile]:
-        """Yield the tiles of a run. Each is begun afterwards."""
-        for tile in tiles:
+    def handed_out(self, columns: Iterable[Sequence[Tile]]) -> Iterator[Sequence[Tile]]:
+        """Yield the tiles of each column of a run. Each tile is begun afterwards."""
+        for column in columns:
             with self._changing:
-                self._pending += 1
-            yield tile
+                self._pending += len(column)
+            yield column
         self._settle()
 
     def all_started(self) -> None:

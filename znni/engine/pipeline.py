@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
+from itertools import count, repeat
 from statistics import fmean
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -16,8 +17,10 @@ from znni.engine.block import Block, ComputeStage
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks, Passing
 from znni.engine.run_state import RunState
+from znni.engine.shares import Shares
 from znni.engine.stage_chain import (
     ChainThreads,
+    Over,
     StageChain,
     Work,
     in_turn,
@@ -220,10 +223,10 @@ def run_volume(
 ) -> None:
     """Compute what is left of a job block by block, and write each output voxel once.
 
-    One block is read at a time for each process. One block is written at a time. Reads share
-    threads. So time in which several blocks are read counts once. A block whose output is known
-    passes by the stages that compute. One slot writes its blocks in order; several slots write
-    them in any order.
+    One block is read at a time for each process, and the blocks of a column in order (``Shares``).
+    One block is written at a time. Reads share threads. So time in which several blocks are read
+    counts once. A block whose output is known passes by the stages that compute. One slot writes
+    its blocks in order; several slots write them in any order.
 
     An error in any thread ends the run and is raised as itself; of several errors the first is.
     Blocks that had passed the stage that failed, and those in other slots, are written first.
@@ -252,12 +255,15 @@ def run_volume(
         clock = Stopwatch()
         clocks.append(clock)
 
-        def read(tile: Tile) -> Block:
-            last_blocks.begun(process)
-            with reading, reads.running(), span("reading"):
-                block = state.reader.read(
-                    tile, plan.network, slot.allocate, as_stored=plan.takes_stored
-                )
+        def read(_: None) -> Block:
+            with reading:
+                if (tile := shares.next_for(process)) is None:
+                    raise Over
+                last_blocks.begun(process)
+                with reads.running(), span("reading"):
+                    block = state.reader.read(
+                        tile, plan.network, slot.allocate, as_stored=plan.takes_stored
+                    )._replace(number=next(numbers))
             timeline.note(f"process {process + 1} has its first block")
             return block
 
@@ -288,15 +294,13 @@ def run_volume(
         for slot in slots
     ]
 
-    def handed_out() -> Iterator[Tile]:
-        to_do = state.remaining.tiles(plan.patch, swept=plan.network.swept_along)
-        yield from last_blocks.handed_out(to_do)
-        if not any(slot.one_at_a_time for slots, _ in per_process for slot in slots):
-            turn.all_read()
-
+    columns = state.remaining.columns(plan.patch, swept=plan.network.swept_along)
+    several = any(slot.one_at_a_time for slots, _ in per_process for slot in slots)
+    over = nothing_to_do if several else turn.all_read
+    shares, numbers = Shares[int, Tile](_read(last_blocks.handed_out(columns), over)), count()
     try:
         with (
-            ChainThreads(handed_out(), chains, state.remaining.stop) as threads,
+            ChainThreads(repeat(None), chains, state.remaining.stop) as threads,
             prepared.in_use(stopwatch),
         ):
             threads.meanwhile(turn.wait_to_compute)
@@ -313,6 +317,12 @@ def run_volume(
         stopwatch.add("reading", reads.seconds)
         # Slots finish blocks at the same time, so their seconds are not added up.
         stopwatch.add("host_layers", fmean(clock.of("host_layers") for clock in clocks))
+
+
+def _read(columns: Iterator[Sequence[Tile]], over: Action) -> Iterator[Sequence[Tile]]:
+    """Yield all columns, and then call a function."""
+    yield from columns
+    over()
 
 
 def _leaving(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -31,8 +31,11 @@ class ToDo(Protocol):
     def total(self) -> int:
         """The number of voxels that this process writes, with those written already."""
 
-    def tiles(self, patch: Vec3, *, swept: Axis | None = None) -> Iterator[Tile]:
-        """Yield the patches to compute. If others hand them out, it waits for the next one.
+    def columns(self, patch: Vec3, *, swept: Axis | None = None) -> Iterator[Sequence[Tile]]:
+        """Yield the patches to compute, those of a column at once.
+
+        Without a sweep, each patch is a column. If others hand out patches, it waits for the next
+        one, which comes by itself.
 
         Args:
             patch: extents of a patch.

@@ -64,7 +64,7 @@ class StageChain(NamedTuple):
 
 
 class Over(Exception):
-    """No more items come, or nobody takes any."""
+    """No more items come, or nobody takes any. A stage raises it if it finds none."""
 
 
 class Handover:

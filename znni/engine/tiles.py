@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
 from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
@@ -70,30 +70,37 @@ class Job:
         """Cover the output, or a part of it, with patches, as ``cover`` does."""
         return cover(self.output, patch, part, self.first, self.alignment, swept=swept)
 
-    def share(self, patch: Vec3, index: int, shares: int) -> list[Box]:
+    def share(
+        self, patch: Vec3, index: int, shares: int, *, swept: Axis | None = None
+    ) -> list[Box]:
         """Return the boxes of one share of the output, if it is shared out evenly by patches.
 
-        Patches are counted x fastest. Each share is a run of them, which at most five boxes cover.
+        Patches are counted as ``cover`` yields them. Each share is a run of them, which at most
+        five boxes cover.
 
         Args:
             patch: extents of a patch, a multiple of the alignment.
             index: number of the share, from 0.
             shares: number of shares.
+            swept: as for ``cover``.
         """
         before = self.first // self.alignment * self.alignment - self.first
         counts = (self.output - before).ceil_div(patch)
         at, end = (counts.volume * part // shares for part in (index, index + 1))
-        boxes = []
+        order, boxes = by_columns(swept), []
+        ordered = Vec3(*(counts[axis] for axis in order))
+        places = [order.index(axis) for axis in range(3)]
+        row, layer = ordered.x, ordered.y * ordered.x
         while at < end:
-            start = Vec3(*map(int, np.unravel_index(at, counts)))
-            row, layer = counts.x, counts.y * counts.x
+            first = Vec3(*map(int, np.unravel_index(at, ordered)))
             if at % layer == 0 and end - at >= layer:
-                size = Vec3((end - at) // layer, counts.y, counts.x)
+                run = Vec3((end - at) // layer, ordered.y, ordered.x)
             elif at % row == 0 and end - at >= row:
-                size = Vec3(1, min((end - at) // row, counts.y - start.y), counts.x)
+                run = Vec3(1, min((end - at) // row, ordered.y - first.y), ordered.x)
             else:
-                size = Vec3(1, 1, min(end - at, counts.x - start.x))
-            at += size.volume
+                run = Vec3(1, 1, min(end - at, ordered.x - first.x))
+            at += run.volume
+            start, size = (Vec3(*(it[place] for place in places)) for it in (first, run))
             low, high = before + start * patch, before + (start + size) * patch
             boxes.append(Box(low.maximum(ZERO), high.minimum(self.output)))
         return boxes
@@ -357,6 +364,15 @@ class Remaining:
         self._order = by_columns(swept)
         for box in tuple(self._boxes):
             yield from self.job.tiles(patch, box, swept=swept)
+
+    def columns(self, patch: Vec3, *, swept: Axis | None = None) -> Iterator[list[Tile]]:
+        """Yield the tiles of each column, with the arguments of ``tiles``."""
+
+        def column(tile: Tile) -> Vec3:
+            return resized(tile.computed.start, swept, 0) if swept else tile.written.start
+
+        for _, tiles in groupby(self.tiles(patch, swept=swept), column):
+            yield list(tiles)
 
     def stop(self) -> None:
         """Do nothing: nobody waits for the next patch."""

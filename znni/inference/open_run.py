@@ -99,7 +99,7 @@ class OpenRun:
         asked = _open(request, stopwatch)
         with stopwatch.during("opening"):
             weights = session.weights_for(asked.network, request.weights, request.random_seed)
-            self._share = share = share_of(asked)
+            self._share = share = share_of(asked, lambda: self.plan)
             wanted, self._output = _open_output(asked, weights, share)
             gives_shares = TRAITS[asked.network.last_activation].is_share
             if asked.stored.dtype == "uint8" and not gives_shares:

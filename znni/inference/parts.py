@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,12 @@ def finish(out: str | Path, *, recheck: Recheck = "sample") -> Finished:
     )
 
 
-def share_of(asked: OpenRequest) -> Share | None:
+def share_of(asked: OpenRequest, plan_of_all: Callable[[], Plan]) -> Share | None:
     """Return the function that gives the boxes of a run's part for a patch; None for all.
+
+    Args:
+        asked: the run's output, and its part.
+        plan_of_all: returns the plan that all parts follow, as soon as there is a patch.
 
     Raises:
         InvalidInput: there is no such part, or the run cannot be done in parts.
@@ -89,14 +93,14 @@ def share_of(asked: OpenRequest) -> Share | None:
     check_sharing(asked)
 
     def share(patch: Vec3) -> list[Box]:
-        return job.share(patch, index, parts)
+        return job.share(patch, index, parts, swept=plan_of_all().network.swept_along)
 
     return share
 
 
 def why_no_blocks(asked: OpenRequest, plan: Plan) -> str:
     """Return why a part has no blocks under the plan of all parts; empty if it has some."""
-    share, part = share_of(asked), asked.request.part
+    share, part = share_of(asked, lambda: plan), asked.request.part
     if share is None or part is None or share(plan.patch):
         return ""
     _, parts = _numbers(part)

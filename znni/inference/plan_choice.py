@@ -13,7 +13,6 @@ from znni.core.logged import telling_if_long
 from znni.core.memory_errors import DoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory, may_use_gpu
-from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
 from znni.engine.backends.registry import backend_of
 from znni.inference import planning
@@ -55,8 +54,6 @@ def given_or_found(
     held: int = 0,
     tell: Callable[[float], None] = tell_nobody,
     tell_machine: Callable[[Machine], None] = tell_nobody,
-    *,
-    sweeps: bool = True,
 ) -> Plan:
     """Return the given plan after ``checked_plan``, or the fastest plan if none is given.
 
@@ -66,7 +63,6 @@ def given_or_found(
         held: bytes that this process holds and releases if the plan needs them.
         tell: is called with the seconds of a search, if there was one.
         tell_machine: is called before a search with the machine to plan for.
-        sweeps: whether a plan that is found may sweep the volume.
 
     Raises:
         InvalidInput: the given plan cannot be run.
@@ -74,7 +70,7 @@ def given_or_found(
     """
     choices, stored = required.choices, required.stored
     if given is None:
-        search = _search_here(required, tell_machine, sweeps=sweeps)
+        search = _search_here(required, tell_machine)
         start = perf_counter()
         try:
             plan = planning.fastest(search)[0]
@@ -104,15 +100,12 @@ def check_choices(required: Requirements) -> None:
 
 
 def _search_here(
-    required: Requirements,
-    tell_machine: Callable[[Machine], None] = tell_nobody,
-    *,
-    sweeps: bool = True,
+    required: Requirements, tell_machine: Callable[[Machine], None] = tell_nobody
 ) -> Search:
     """Return a search over the plans of this machine that meet requirements."""
     here = machine_here(required.choices)
     tell_machine(here)
-    return planning.search_for(required, here, sweeps=sweeps)
+    return planning.search_for(required, here)
 
 
 def machine_here(choices: Choices) -> Machine:
@@ -127,18 +120,20 @@ def machine_here(choices: Choices) -> Machine:
     return chosen
 
 
-def found_for(patch: Vec3, required: Requirements) -> Plan:
-    """Return the fastest plan for this machine that has a patch of given extents.
+def found_for(like: Plan, required: Requirements) -> Plan:
+    """Return the fastest plan for this machine with the patches of another plan, in their order.
 
     Args:
-        patch: extents of the patch.
+        like: the other plan.
         required: requirements that the plan must meet.
 
     Raises:
-        InvalidInput: no plan with this patch stays within the memory allowed.
+        InvalidInput: no plan with these patches stays within the memory allowed.
     """
-    search = _search_here(required)
+    search, patch = _search_here(required), like.patch
     with telling_if_long(planning.SEARCH):
+        if axis := like.network.swept_along:
+            search = search.sweeping(axis)
         plan = search.fastest_for(patch)
     if plan:
         return plan

@@ -191,14 +191,13 @@ def look_around(search: Search, plan: Plan) -> Views:
         return views(search, plan, families(search.catalogue))
 
 
-def search_for(required: Requirements, machine: Machine, *, sweeps: bool = True) -> Search:
+def search_for(required: Requirements, machine: Machine) -> Search:
     """Return a search over all plans for a job on a machine, with primitives of one accuracy class.
 
     Args:
         required: requirements that the plans must meet.
         machine: the machine to plan for. Its memory is the limit, whatever limits
             ``required.choices`` has.
-        sweeps: whether plans may sweep the volume: one process computes its blocks in order.
     """
     network = shared_out(with_deferred_head(required.network), machine.used_gpus)
     network = replace(network, weights=None)
@@ -219,7 +218,9 @@ def search_for(required: Requirements, machine: Machine, *, sweeps: bool = True)
         overhead = replace(overhead, cuda=libraries)
     overhead = replace(overhead, followed=required.followed)
     division, output = choices.micro_batches, required.job.output
-    query = Search(network, output, machine, primitives, overhead, model, division, device, sweeps)
+    query = Search(
+        network, output, machine, primitives, overhead, model, division, device, sweeps=True
+    )
     return query if choices.theta is None else query.with_theta(choices.theta)
 
 

@@ -148,7 +148,8 @@ class Plan:
     def parts(self) -> tuple[DevicePart, ...]:
         """The segments on the host, if there are any, and then those on the GPU."""
         network, patch = self.network, self.patch
-        storage, swept = storage_for(network, patch), swept_for(network, patch, self.output)
+        storage = storage_for(network, patch)
+        swept = swept_for(network, patch, self.output, self.workers)
         return parts_of(self.segments, self.input_shape, storage, swept)
 
     def part(self, device: DeviceKind) -> DevicePart | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from znni.core.processors import DeviceKind, has_own_memory
-from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
+from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized, round_up
 from znni.network.geometry import block_geometry
 from znni.network.layers import Layer, Pool
 from znni.network.network import Network
@@ -34,13 +34,13 @@ class Swept(NamedTuple):
     Attributes:
         axis: the axis of the column.
         new: the output planes of a block.
-        column: the output planes of a job, which a column has.
+        run: the mean number of blocks that go on from each other.
         taken: the most planes of the input that layers take at a time.
     """
 
     axis: Axis
     new: int
-    column: int
+    run: float
     taken: int
 
     def brought(self, given: Shape5) -> Shape5:
@@ -57,18 +57,18 @@ class Swept(NamedTuple):
 
     def share(self, behind: int) -> float:
         """Return how often a step runs for a block, on average over a column."""
-        return runs_for_block(behind, self.new, self.column)
+        return runs_for_block(behind, self.new, self.run)
 
 
-def runs_for_block(behind: int, new: Number, column: int) -> Number:
-    """Return how often a step runs for a block, on average over a column.
+def runs_for_block(behind: int, new: Number, run: Number) -> Number:
+    """Return how often a step runs for a block, on average over blocks that go on from each other.
 
     Args:
         behind: the planes before the block's that later steps need of its output.
         new: the output planes of a block, or of each of several kinds of blocks.
-        column: the output planes of a column.
+        run: the number of blocks that go on from each other.
     """
-    return 1 + -(-behind // new) / -(-column // new)
+    return 1 + -(-behind // new) / run
 
 
 class KeptPlanes(NamedTuple):
@@ -135,12 +135,22 @@ def planes_kept(layer: Layer, axis: Axis) -> int:
     return extent(layer.reads(Box(Vec3(0, 0, 0), Vec3(1, 1, 1))).size, axis) - 1
 
 
-def swept_for(network: Network, patch: Vec3, output: Vec3) -> Swept | None:
-    """Return the planes of a sweep in blocks of a size; None if the network is not swept."""
+def swept_for(network: Network, patch: Vec3, output: Vec3, workers: int = 1) -> Swept | None:
+    """Return the planes of a sweep in blocks of a size; None if the network is not swept.
+
+    If several workers share the last columns, each begins a sweep of its own.
+
+    Args:
+        network: the network.
+        patch: the output voxels of a block.
+        output: the output voxels of the job.
+        workers: the number of processes that compute.
+    """
     if (axis := network.swept_along) is None:
         return None
-    new = extent(patch, axis)
-    return Swept(axis, new, extent(output, axis), new + first_planes(network, patch))
+    new, counts = extent(patch, axis), output.ceil_div(patch)
+    begun = round_up(resized(counts, axis, 1).volume, max(1, workers))
+    return Swept(axis, new, max(1, counts.volume / begun), new + first_planes(network, patch))
 
 
 def first_planes(network: Network, patch: Vec3) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -153,12 +153,16 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
     stopwatch = Stopwatch()
     labels: Labels | None = None
     first = list[_BlockInSlot]()  # the first block of a run whose labels are others
+    waiting = list[tuple[Connection, Asked]]()
     peak_before, shared_before = high_water_mark(), resident_shared_memory()
 
     def own_peak() -> int:
         # Slots only gain pages until the last block.
         of_slots = resident_shared_memory() - shared_before
         return max(peak_before, high_water_mark() - of_slots)
+
+    def account() -> Account:
+        return Account(stopwatch.seconds, own_peak(), device_peak())
 
     def in_slot(socket: Connection, block: Block) -> _BlockInSlot:
         slot = slots[socket]
@@ -168,23 +172,13 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
         nonlocal labels
         while first:
             yield first.pop()
-        sources = failed, control, *slots
-        while True:
-            readable = wait(sources)
-            for socket in (socket for socket in sources if socket in readable):
-                try:
-                    message = socket.recv()
-                except EOFError:
-                    return
-                if socket is control:
-                    control.send(Account(stopwatch.seconds, own_peak(), device_peak()))
-                else:
-                    patch = in_slot(socket, message.block)
-                    if message.labels != labels:
-                        labels = message.labels
-                        first.append(patch)
-                        return
-                    yield patch
+        for socket, message in _messages((control, failed, *slots), waiting, account):
+            patch = in_slot(socket, message.block)
+            if message.labels != labels:
+                labels = message.labels
+                first.append(patch)
+                return
+            yield patch
 
     def stored(block: Block, labels: Labels | None) -> NDArray[Any]:
         """Return the values of blended windows, or their labels."""
@@ -212,6 +206,36 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
         run_stages(asked(failed), works, here=0, stop=failing.close)
         stages.clear()  # their memory is free before the next run's stages take theirs
         works.clear()
+
+
+def _messages(
+    sources: Sequence[Connection],
+    waiting: list[tuple[Connection, Asked]],
+    account: Callable[[], Account],
+) -> Iterator[tuple[Connection, Asked]]:
+    """Yield the messages that ask for blocks, with their sockets, until a socket is closed.
+
+    Of the blocks that wait, the one that was read first comes next.
+
+    Args:
+        sources: the sockets. The first one asks for an account.
+        waiting: takes the messages that have come and are not yielded yet.
+        account: returns the account.
+    """
+    while True:
+        readable = wait(sources, 0 if waiting else None)
+        for socket in (socket for socket in sources if socket in readable):
+            try:
+                message = socket.recv()
+            except EOFError:
+                return
+            if socket is sources[0]:
+                socket.send(account())
+            else:
+                waiting.append((socket, message))
+        if waiting:
+            waiting.sort(key=lambda it: it[1].block.number)
+            yield waiting.pop(0)
 
 
 def _put(values: NDArray[Any], into: NDArray[Any], dtype: SlotType) -> None:
