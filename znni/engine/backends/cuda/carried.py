@@ -87,7 +87,7 @@ class PackedPlaneCopies:
         source, target = planes.words, into.words
         blocks, arguments = launch_of(source, target, self._across)
         rows = planes.parts * prod(source.shape[2 : self._across])
-        records = planes.records, other.records, np.int32(rows)
+        records = planes.records, other.records, np.uint32(rows)
         self._scaled((blocks,), (THREADS,), (*arguments, *records))
 
 

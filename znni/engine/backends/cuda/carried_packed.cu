@@ -20,15 +20,18 @@ __device__ __forceinline__ float common_scale(const Record& one, const Record& o
 extern "C" __global__ void __launch_bounds__(THREADS)
     copy_scaled(const unsigned* source, long long source_stride, unsigned* into, long long into_stride,
                 long long rows, long long width, int shift, int parts, const Record* own,
-                const Record* other, int rows_of_record) {
+                const Record* other, unsigned rows_of_record) {
   const long long first_row = (long long)(blockIdx.x / parts) * (THREADS * VALUES >> shift);
   const long long first = (long long)(blockIdx.x % parts) << shift;
+  // Rows may exceed 32 bits. Those within a group do not, so the loop divides 32 bits.
+  const long long first_group = first_row / rows_of_record;
+  const unsigned first_within = (unsigned)(first_row - first_group * rows_of_record);
 #pragma unroll
   for (int i = 0; i < VALUES; ++i) {
     const int at = i * THREADS + threadIdx.x;
     const long long row = first_row + (at >> shift), x = first + (at & ((1 << shift) - 1));
     if (row >= rows || x >= width) continue;
-    const int group = (int)row / rows_of_record;
+    const long long group = first_group + (first_within + (at >> shift)) / rows_of_record;
     const Record& record = own[group];
     const float scale = common_scale(record, other[group]);
     const float factor = record.scale == 0.0f ? 1.0f : scale / record.scale;
