@@ -106,4 +106,5 @@ def does_not_fit(smallest: Plan, overhead: Overhead) -> DoesNotFit:
         patch=smallest.patch,
         process=memory.process if on_host else 0,
         gpu_libraries=overhead.cuda * processes if on_host else 0,
+        along=smallest.network.swept_along or "",
     )

@@ -79,11 +79,6 @@ class Search(Space):
         if self.division == "all":  # pieces of powers of two bring most of the gain in little time
             self.dividing("power-of-two")._add_fastest(best)
         self._add_fastest(best)
-        if not best.plans:
-            smallest = self.smallest()
-            if _lacking(smallest) > 0:
-                raise does_not_fit(smallest, self.overhead)
-            best.add(smallest)
         return best.plans
 
     def _by_cut_points(self) -> list[Self]:
@@ -114,7 +109,11 @@ class Search(Space):
         return alone + [self.on(GPU).computing(number) for number in several if able]
 
     def _add_fastest(self, best: BestPlans) -> None:
-        """Add the fastest plans of all patches to the best so far."""
+        """Add the fastest plans of all patches to the best so far.
+
+        Raises:
+            DoesNotFit: even the smallest patch takes more memory than allowed.
+        """
         searches = [one for some in self._by_cut_points() for one in some._by_windows_at_once()]
         tried = [(some, set[Vec3]()) for some in searches]
         for some, patches in tried:
@@ -123,8 +122,14 @@ class Search(Space):
         for some, patches in tried:  # a later search may have found another patch
             some._try_near(patches, best)
         sweeps = self._sweeps_beside(best)
+        alone = not best.plans
+        if alone:
+            smallest = self.smallest()
+            if _lacking(smallest) > 0:
+                raise does_not_fit(smallest, self.overhead)
+            best.add(smallest)
         for some in sweeps.by_device if sweeps else ():
-            some._add_sweeps(best)
+            some._add_sweeps(best, alone=alone)
 
     def _sweeps_beside(self, best: BestPlans) -> Self | None:
         """Return the search for sweeps if they are worth it, given the best plans so far.
@@ -143,23 +148,27 @@ class Search(Space):
             return None
         return self.on(device).among_sweeps
 
-    def _add_sweeps(self, best: BestPlans) -> None:
+    def _add_sweeps(self, best: BestPlans, *, alone: bool) -> None:
         """Add the fastest sweep to the best plans so far, if it gains enough.
 
         Only some patches are tried for each axis, and those near the best of them all.
+
+        Args:
+            best: the best plans so far.
+            alone: whether they have only the smallest plan.
         """
-        known = best.plans[0] if best.plans else None
-        seconds, tried = known.seconds if known else inf, {axis: set[Vec3]() for axis in self.axes}
-        sweeps = BestPlans(1, seconds)
-        most = int(min(MOST_PRICES_OF_SWEEPS, PRICES_PER_SECOND * seconds)) // len(tried)
+        known, tried = best.plans[0], {axis: set[Vec3]() for axis in self.axes}
+        sweeps = BestPlans(1, known.seconds)
+        for_job = inf if alone else PRICES_PER_SECOND * known.seconds
+        most = int(min(MOST_PRICES_OF_SWEEPS, for_job)) // len(tried)
         for axis, patches in tried.items():
             thin = thin_patches(self.output, self.network.granularity, axis)
             self.sweeping(axis)._try_all(thin, patches, sweeps, most)
         for axis in [it.network.sweep_axis for it in sweeps.plans]:
             self.sweeping(axis)._try_near(tried[axis], sweeps, most // 2)
-        gain = GAIN_OF_SWEEPS if known and not known.is_swept else 1.0
+        gain = 1.0 if known.is_swept else GAIN_OF_SWEEPS
         for sweep in sweeps.plans:
-            if gain * sweep.seconds < seconds:
+            if gain * sweep.seconds < known.seconds:
                 best.add(sweep)
 
     def _try_near(self, tried: set[Vec3], best: BestPlans, most_prices: int = MOST_PRICES) -> None:

@@ -68,6 +68,9 @@ def test_a_sweep_is_found_if_no_block_fits(name: str) -> None:
     with pytest.raises(DoesNotFit) as refused:
         found.within(swept.memory.total - 1).fastest()
     assert refused.value.needed == swept.memory.total
+    said = f"output voxels, in a sweep along {swept.network.swept_along}) needs"
+    assert said in str(refused.value)
+    assert said in str(refused.value.beside(1))
 
     plan = found.within(limit).fastest()[0]
     assert plan.is_swept

@@ -27,6 +27,7 @@ class DoesNotFit(ZnniError):
         process: bytes of the host, among the needed ones, for the process and its libraries; 0:
             unknown, or the GPU is too small.
         gpu_libraries: bytes of these for the libraries of a GPU.
+        along: the axis along which the smallest plan sweeps the volume; empty: it does not.
     """
 
     exit_code = 3
@@ -41,9 +42,12 @@ class DoesNotFit(ZnniError):
     without_gpu: int = 0
     process: int = 0
     gpu_libraries: int = 0
+    along: str = ""
 
     def __post_init__(self) -> None:
-        size = "x".join(map(str, self.patch))
+        size = f"{'x'.join(map(str, self.patch))} output voxels"
+        if self.along:
+            size += f", in a sweep along {self.along}"
         needed, limit = self.needed, "gpu_memory" if has_own_memory(self.device) else "ram"
         remedy = self.remedy or option(limit, f"{ceil(needed / 2**20)}MiB")
         more = "or more"
@@ -58,7 +62,7 @@ class DoesNotFit(ZnniError):
             taken = in_units(self.process)
             beside = f" (the process and its libraries take {taken} of it{of_gpu})"
         super().__init__(
-            f"no plan fits: the smallest patch tried ({size} output voxels) needs "
+            f"no plan fits: the smallest patch tried ({size}) needs "
             f"{in_units(needed)} on the {self.device}, at layer {self.layer}{beside}, and "
             f"{in_units(self.allowed)} are allowed; give {remedy} {more}, or use a smaller network"
         )
