@@ -49,6 +49,19 @@ def test_a_run_sweeps_and_its_output_is_that_of_the_reference(plan: Plan) -> Non
 
 
 @pytest.mark.slow_cases
+def test_znni_verify_and_a_region_hold_for_a_swept_plan(plan: Plan) -> None:
+    whole = expected(voxels(LONG_VOLUME))
+    first, last = Vec3(3, 2, 5), Vec3(*whole.shape[1:]) - Vec3(9, 1, 2)
+    wanted, before = Box(first, last), (plan.network.field_of_view - 1) // 2
+    region = wanted.shifted(before).slices
+    report = api.infer("volume.h5", "tiny.yaml", "out.h5", plan=plan, roi=region, **OPTIONS)
+    assert report.plan.is_swept
+    np.testing.assert_allclose(values("out.h5"), whole[:, *wanted.slices], atol=TOLERANCE)
+    checked = verify("out.h5")
+    assert checked.wrong == 0 < checked.voxels
+
+
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", ["out.h5", "out.zarr"])
 def test_a_run_that_stopped_within_a_column_goes_on(plan: Plan, name: str) -> None:
     interrupt(name, plan=plan, **OPTIONS)
