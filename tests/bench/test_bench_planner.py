@@ -102,7 +102,7 @@ def test_plans_with_and_without_sweeps_tell_what_they_do_again() -> None:
     assert len(table("sweeps", [row]).splitlines()) == 3
     (none,) = sweeps.rows(network, 2**28, None, "cpu", 768, "float32")
     assert "skipped" in none
-    (unet,) = sweeps.rows(UNETS["unet3d"](), 2**31, MACHINES / "laptop.yaml", "cpu", 256, "float32")
+    (unet,) = sweeps.rows(UNETS["unet3d"](), 2**31, MACHINES / "laptop.yaml", "cpu", 192, "float32")
     assert not unet["sweeps"]
     assert unet["chosen_repeated"] == unet["plain_repeated"] > 0
 
