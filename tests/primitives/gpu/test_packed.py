@@ -59,6 +59,10 @@ LAYERS = {
     "product": (Multiply("layer", "tanh"), Shape5(2, 32, 4, 5, 6)),
     "maximum": (Maximum("layer", "sigmoid"), Shape5(1, 16, 4, 5, 6)),
     "affine": (Affine("layer", 24, "prelu"), Shape5(1, 24, 4, 5, 6)),
+    "one tap of each map": (
+        Conv("layer", 20, 20, ONE, "leaky_relu", groups=20),
+        Shape5(1, 20, 4, 5, 6),
+    ),
     "elu": (Affine("layer", 8, "elu"), Shape5(1, 8, 4, 5, 6)),
     "gelu": (Affine("layer", 8, "gelu"), Shape5(1, 8, 4, 5, 6)),
     "join": (Concat("layer"), Shape5(1, 32, 4, 5, 6)),
@@ -224,8 +228,8 @@ def test_layers_without_products_need_few_registers(numbers: TensorFormat) -> No
     for source, options in (
         (copies.upsampling_source(numbers), copies.upsampling_options(TWO)),
         (pooling.pooling_source(numbers), pooling.pooling_options(Pool("pool", TWO))),
-        (pointwise.pointwise_source("gelu", numbers), ("-DOPERATION=ADD",)),
-        (pointwise.pointwise_source("elu", numbers), ("-DOPERATION=SCALE",)),
+        (pointwise.pointwise_source("gelu", numbers), ("-DOPERATION=ADD", "-DADDS=0")),
+        (pointwise.pointwise_source("elu", numbers), ("-DOPERATION=SCALE", "-DADDS=1")),
         (normalization.source(numbers), normalization.options(Normalize("norm", 32, 8))),
     ):
         for usage in resource_usage(source, options=options).values():

@@ -42,6 +42,10 @@ SUMS = {
         SummedConv(Conv("conv", 16, 8, Vec3(2, 1, 3), "identity"), Add("add", "identity")),
         Shape5(2, 16, 5, 18, 35),
     ),
+    "one tap of each map": (
+        SummedConv(Conv("conv", 20, 20, ONE, "identity", groups=20), Add("add", "relu")),
+        Shape5(2, 20, 5, 9, 11),
+    ),
 }
 
 

@@ -5,7 +5,7 @@ Each rule is a module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
@@ -19,7 +19,7 @@ from znni.plans.rewrites import (
     summed_convolution,
     summed_pair,
 )
-from znni.plans.rewrites.fusion import Fusion
+from znni.plans.rewrites.fusion import Fusion, takes_of
 from znni.plans.segments import Step
 
 
@@ -50,23 +50,37 @@ RULES: tuple[tuple[int, tuple[PairRule | TripleRule, ...]], ...] = (
 def fusions(network: Network) -> Mapping[tuple[str, ...], Fusion]:
     """Return the layers of a network that may be one step, by their names.
 
-    Each later layer takes the value of the one right before it, once. That value has no other
-    reader, and is not the network's output.
+    Each later layer takes the value of the one before it, once. That value has no other reader, and
+    is not the network's output. The step comes at the place of the last layer. So no layer between
+    them takes what the step takes, because it might compute in that memory.
     """
-    found, readers = dict[tuple[str, ...], Fusion](), readers_of(network.nodes)
-
-    def follows(first: Node, last: Node) -> bool:
-        alone = readers[first.name] == [last] and first.name != network.output
-        return alone and last.inputs.count(first.name) == 1
-
+    found = dict[tuple[str, ...], Fusion]()
     for count, rules in RULES:
-        for start in range(len(network.nodes) - count + 1):
-            nodes = network.nodes[start : start + count]
-            for rule in rules if all(map(follows, nodes, nodes[1:])) else ():
+        for nodes in _chains(network, count):
+            for rule in rules:
                 if operation := rule.fused(network, *nodes):
                     fusion = Fusion(nodes, operation)
                     found[fusion.layers] = fusion
     return MappingProxyType(found)
+
+
+def _chains(network: Network, count: int) -> Iterator[tuple[Node, ...]]:
+    """Yield so many nodes that ``fusions`` may make one step, wherever there are such ones."""
+    readers, order = readers_of(network.nodes), network.nodes
+    places = {node.name: place for place, node in enumerate(order)}
+    for first in order:
+        chain = [first]
+        while len(chain) < count:
+            name = chain[-1].name
+            after = readers[name]
+            if name == network.output or len(after) != 1 or after[0].inputs.count(name) != 1:
+                break
+            chain += after
+        else:
+            nodes, takes = tuple(chain), set(takes_of(tuple(chain)))
+            between = order[places[first.name] + 1 : places[nodes[-1].name]]
+            if all(it in nodes or takes.isdisjoint(it.inputs) for it in between):
+                yield nodes
 
 
 def fusion_of(network: Network, step: Step) -> Fusion | None:

@@ -18,7 +18,7 @@ from znni.machine.packed_arrays import (
     packed_bytes,
     strides_in_voxels,
 )
-from znni.network.layers import Layer, Operation, PackedLayer, on_float32
+from znni.network.layers import Operation, PackedLayer, on_float32
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying
@@ -52,7 +52,7 @@ class ShapedPackedPrimitive(PackedPrimitive, ShapedPrimitive[AnyWork]):
 class GpuPackedPass(PackedPrimitive):
     """The base of layers that take and make packed values voxel by voxel, in one pass."""
 
-    kind: ClassVar[type[Layer]]
+    kind: ClassVar[type[Operation] | tuple[type[Operation], ...]]
     takes_sums: ClassVar[bool] = False  # sums of its input's maps
     may_leave: ClassVar[bool] = False  # whether it may leave its numbers to the layer after it
     resident: ClassVar[int] = 0  # bytes for each map

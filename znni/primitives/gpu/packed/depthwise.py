@@ -130,7 +130,7 @@ class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
         return lambda x: into_output(out, self.numbers.parts, lambda: run(x))
 
     def work(self, layer: Operation, shape: Shape5) -> PackedDepthwiseWork | None:
-        """Decline maps made from other maps, and what is left to other layers."""
+        """Decline maps made from other maps, one tap, and what is left to other layers."""
         chip = chip_of(self.device)
         if chip is None or not isinstance(layer, PackedLayer):
             return None
@@ -140,6 +140,8 @@ class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
         if not (layer.reads and layer.writes) or layer.parts != self.numbers.parts:
             return None
         if layer.norm or layer.leaves or conv.out_features != conv.in_features:
+            return None
+        if conv.kernel.volume == 1:  # an affine map
             return None
         out = depthwise_shape(conv, shape)
         if out is None:

@@ -1,10 +1,11 @@
 // One voxel from the same voxel of one or two packed inputs, with an activation. The output may be
-// the memory of the first input, but its records are its own.
+// the memory of an input, but its records are its own.
 //
-// Macros: OPERATION: ADD, MULTIPLY, MAXIMUM, or SCALE: a factor and a shift for each map. The
-// output's scale comes from a bound on its numbers: of what the operation makes of the largest
-// numbers, times most_factor, plus most_shift. Those of SCALE are its largest factor and shift;
-// others have the activation's. TOGETHER: voxels that a thread loads before it stores them.
+// Macros: OPERATION: ADD, MULTIPLY, MAXIMUM, or SCALE: a factor and a shift for each map. ADDS: whether
+// SCALE then adds the second input. The output's scale comes from a bound on its numbers: of what the
+// operation makes of the largest numbers, times most_factor, plus most_shift. Those of SCALE are its
+// largest factor and shift; others have the activation's. TOGETHER: voxels that a thread loads before it
+// stores them.
 //
 // A block has a group of 8 maps, whose constants stay in registers.
 
@@ -12,6 +13,8 @@
 #define MULTIPLY 2
 #define MAXIMUM 3
 #define SCALE 4
+
+constexpr bool TAKES_TWO = OPERATION != SCALE || ADDS;
 
 // Blocks of a group follow each other: `shares` of its planes, each with `columns` blocks. The factors
 // and shifts of an image's maps are `of_image` further than those of the image before it.
@@ -38,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                                         : fmaxf(bound, other);
     }
     bound = fmaf(bound, most_factor, most_shift);
+    if (ADDS) bound += largest_of(b_records, groups);
     const float scale = scale_below(bound);
     if (blockIdx.x == 0)
         for (int other = threadIdx.x; other < groups; other += THREADS) made[other].scale = scale;
@@ -52,9 +56,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
             for (int map = 0; map < 8; ++map) factor.of[map] *= unscaled;
             unscaled = 1.0f;
-        } else {
-            other_unscaled = 1.0f / b_records[group].scale;
         }
+        if (TAKES_TWO) other_unscaled = 1.0f / b_records[group].scale;
         const int y = cell / size_x, x = cell % size_x;
         const uint4* of_a = a + image * a_n + group * a_f + y * a_y + x;
         const uint4* of_b = b + image * b_n + group * b_f + y * b_y + x;
@@ -66,13 +69,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 // The last voxel stands for those after it: no load waits for a branch.
                 const int z = min(start + i, last - 1);
                 loaded[i] = stored_at(of_a + z * a_z, a_f);
-                if (OPERATION != SCALE) others[i] = stored_at(of_b + z * b_z, b_f);
+                if (TAKES_TWO) others[i] = stored_at(of_b + z * b_z, b_f);
             }
 #pragma unroll
             for (int i = 0; i < TOGETHER; ++i) {
                 if (start + i >= last) break;
                 Eight numbers = numbers_of(loaded[i], unscaled), other = {};
-                if (OPERATION != SCALE) other = numbers_of(others[i], other_unscaled);
+                if (TAKES_TWO) other = numbers_of(others[i], other_unscaled);
 #pragma unroll
                 for (int map = 0; map < 8; ++map) {
                     float value = numbers.of[map];
@@ -80,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                             : OPERATION == MULTIPLY ? value * other.of[map]
                             : OPERATION == MAXIMUM  ? larger(value, other.of[map])
                                                     : fmaf(value, factor.of[map], shift.of[map]);
+                    if (ADDS) value += other.of[map];
                     value = activated(value, slope.of[map]);
                     most = fmaxf(most, fabsf(value));  // NaN is no number
                     numbers.of[map] = value;

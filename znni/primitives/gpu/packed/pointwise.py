@@ -1,4 +1,7 @@
-"""Sums, products, maxima and affine maps of packed values."""
+"""Sums, products, maxima and affine maps of packed values.
+
+A depthwise convolution of one tap is an affine map too. Networks have such ones to pad with zeros.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,21 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
-from znni.machine.packed_arrays import PackedArray, in_whole_groups
-from znni.network.layers import Activation, Add, Affine, Layer, Maximum, Multiply
+from znni.machine.packed_arrays import PackedArray, in_whole_groups, packed_bytes
+from znni.network.layers import (
+    Activation,
+    Add,
+    Affine,
+    Conv,
+    Maximum,
+    Multiply,
+    Operation,
+    SummedConv,
+    on_float32,
+)
 from znni.network.weights import ConvWeights, conv_weights
-from znni.plans.primitive import Run, joined
+from znni.plans.cost import Cost
+from znni.plans.primitive import Run, applying, convolution_of, joined
 from znni.primitives.gpu.common.activation import sloped_activation_source
 from znni.primitives.gpu.common.kernels import definitions
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
@@ -37,7 +51,7 @@ ENOUGH_BLOCKS = 2**12
 class GpuPackedPointwise(GpuPackedPass):
     """The base of sums, products and maxima of two packed values, and of affine maps."""
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     combination: ClassVar[str]
     resident: ClassVar[int] = NUMBERS * FLOAT_BYTES
 
@@ -45,25 +59,25 @@ class GpuPackedPointwise(GpuPackedPass):
         """Decline softmax, and values that spread."""
         if layer.activation == "softmax" or (isinstance(layer, Multiply) and layer.spreads):
             return None
-        if isinstance(layer, Affine):
-            return shape if layer.features == shape.f else None
         if isinstance(layer, Multiply) and layer.is_gate:
             return None
         return joined(layer, shape, type(layer))
 
     def prepare(self, layer: Any, out: Shape5, weights: ConvWeights | None) -> Run:
         """Compile the kernel, and bring factors, shifts and slopes to the GPU."""
-        kernel = pointwise_kernel(self.combination, layer.activation, self.numbers)
+        each = convolution_of(layer)
+        adds = isinstance(layer, SummedConv)
+        kernel = pointwise_kernel(self.combination, each.activation, self.numbers, adds=adds)
         whole = np.zeros((NUMBERS, in_whole_groups(out.f)), np.float32)
         numbers = whole[:, : out.f]
-        numbers[0], numbers[2] = 1, layer.slope
-        if isinstance(layer, Affine):
-            given = conv_weights(layer, weights)
-            numbers[0], numbers[1] = given.weight, given.bias
+        numbers[0], numbers[2] = 1, each.slope
+        if isinstance(each, Affine | Conv):
+            given = conv_weights(each, weights)
+            numbers[0], numbers[1] = given.weight.ravel(), given.bias
             if given.slope is not None:
                 numbers[2] = given.slope
         factor, shift, steepest = map(float, np.abs(numbers).max(axis=1))
-        bound = largest_bound(layer.activation, factor, shift, steepest)
+        bound = largest_bound(each.activation, factor, shift, steepest)
         constants = cupy().asarray(whole)
 
         def run(first: PackedArray, second: PackedArray | None = None) -> Any:
@@ -80,7 +94,7 @@ class GpuPackedPointwise(GpuPackedPass):
 class GpuPackedAddition(GpuPackedPointwise):
     """Sums of two packed values."""
 
-    kind: ClassVar[type[Layer]] = Add
+    kind: ClassVar[type[Operation]] = Add
     family: ClassVar[str] = "gpu_packed_addition"
     combination: ClassVar[str] = "ADD"
 
@@ -89,7 +103,7 @@ class GpuPackedAddition(GpuPackedPointwise):
 class GpuPackedMultiplication(GpuPackedPointwise):
     """Products of two packed values."""
 
-    kind: ClassVar[type[Layer]] = Multiply
+    kind: ClassVar[type[Operation]] = Multiply
     family: ClassVar[str] = "gpu_packed_multiplication"
     combination: ClassVar[str] = "MULTIPLY"
 
@@ -98,18 +112,41 @@ class GpuPackedMultiplication(GpuPackedPointwise):
 class GpuPackedMaximum(GpuPackedPointwise):
     """Maxima of two packed values."""
 
-    kind: ClassVar[type[Layer]] = Maximum
+    kind: ClassVar[type[Operation]] = Maximum
     family: ClassVar[str] = "gpu_packed_maximum"
     combination: ClassVar[str] = "MAXIMUM"
 
 
 @dataclass(frozen=True)
 class GpuPackedAffine(GpuPackedPointwise):
-    """A factor and a shift for each map of packed values."""
+    """A factor and a shift for each map of packed values.
 
-    kind: ClassVar[type[Layer]] = Affine
+    It may add to a packed value in the output's memory.
+    """
+
+    kind: ClassVar[tuple[type[Operation], ...]] = (Affine, Conv, SummedConv)
     family: ClassVar[str] = "gpu_packed_affine"
     combination: ClassVar[str] = "SCALE"
+
+    def output_of(self, layer: Any, shape: Shape5) -> Shape5 | None:
+        """Decline softmax, convolutions with neighbours, and sums whose activation may enlarge."""
+        each = convolution_of(layer)
+        if each.activation == "softmax" or each.out_features != shape.f:
+            return None
+        if isinstance(each, Conv):
+            alone = each.kernel.volume == 1 and each.groups == each.in_features == shape.f
+            if not alone or each != each.local or each.stride.volume > 1:
+                return None
+        if isinstance(layer, SummedConv) and each.activation not in ("identity", "relu"):
+            return None
+        return shape
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost: one pass, which also reads the value that it adds to."""
+        cost = super().cost(layer, shape)
+        out = applying(self.out_shape(layer, shape), self, layer, shape)
+        adds = isinstance(on_float32(layer), SummedConv)
+        return cost.plus(0.0, 1.0, packed_bytes(out, self.numbers.parts) if adds else 0)
 
 
 def pointwise_source(activation: Activation, numbers: TensorFormat) -> str:
@@ -124,9 +161,11 @@ def pointwise_source(activation: Activation, numbers: TensorFormat) -> str:
     )
 
 
-def pointwise_kernel(combination: str, activation: Activation, numbers: TensorFormat) -> Any:
-    """Return the kernel ``pointwise`` for an operation."""
-    options = (f"-DOPERATION={combination}",)
+def pointwise_kernel(
+    combination: str, activation: Activation, numbers: TensorFormat, *, adds: bool = False
+) -> Any:
+    """Return the kernel ``pointwise`` for an operation, which may add the second input then."""
+    options = f"-DOPERATION={combination}", f"-DADDS={int(adds)}"
     return compiled(pointwise_source(activation, numbers), options).get_function("pointwise")
 
 
