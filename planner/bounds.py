@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Protocol, TypeAlias
 
@@ -14,6 +15,7 @@ from planner.memory_bounds import most_items
 from planner.step_options import StepOptions
 from znni.core.shapes import FLOAT_BYTES
 from znni.network.layers import (
+    NOTHING_LEFT_OUT,
     Concat,
     Conv,
     Layer,
@@ -212,7 +214,10 @@ class Bounds:
         The bound is infinite if the step fuses layers that no primitive fuses.
         """
         out, items = step.shape_out, step.shape_out.n // step.shape_in.n
-        return out.n * out.size.volume * self._rates.get((step.operation, items), inf)
+        operation = step.operation
+        if isinstance(operation, PackedLayer) and operation.left_out != NOTHING_LEFT_OUT:
+            operation = replace(operation, left_out=NOTHING_LEFT_OUT)  # it costs nothing
+        return out.n * out.size.volume * self._rates.get((operation, items), inf)
 
 
 def _packed(network: Network, parts: int) -> Iterator[tuple[Operation, list[PackedLayer]]]:

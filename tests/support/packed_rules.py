@@ -22,6 +22,8 @@ from znni.network.window import Window
 from znni.plans.accuracy import filter_by_class
 from znni.plans.rewrites.packed_rules import PackedRule
 
+SMALL = Vec3(4, 8, 12)
+
 NORMED = """\
 name: normed
 layers:
@@ -35,13 +37,15 @@ layers:
 
 
 def operations_by(
-    rules: Iterable[PackedRule], text: str = NORMED, accuracy: Accuracy = "float32"
+    rules: Iterable[PackedRule],
+    text: str = NORMED,
+    accuracy: Accuracy = "float32",
+    size: Vec3 = SMALL,
 ) -> list[PackedLayer]:
     """Return the steps of a plan made by some rules alone, after comparing its output."""
-    network = with_window(network_from_text(text, "normed"), Window(Vec3(4, 8, 12), 0))
+    network = with_window(network_from_text(text, "normed"), Window(size, 0))
     known = filter_by_class(primitives(lambda it: "packed" in it), accuracy)
-    volume = np.random.default_rng(0).standard_normal((1, 4, 8, 12), np.float32)
-    size = Vec3(*volume.shape[1:])
+    volume = np.random.default_rng(0).standard_normal((1, *size), np.float32)
     with mock.patch("planner.tiled_segments.RULES", tuple(rules)):
         plan = plan_for(network, size, size, known, "valid")
     weights = random_weights(network, 7)

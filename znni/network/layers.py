@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
+from znni.core.shapes import Vec3
 from znni.network.activations import LEAKY_SLOPE, Activation
 from znni.network.convolutions import Conv, ConvTranspose
 from znni.network.layer_geometry import NO_PADDING, Padding
@@ -159,6 +160,9 @@ class SummedConvPair(Fused):
 FusedOperation: TypeAlias = PooledConv | SummedConv | ConvPair | SummedConvPair
 
 
+NOTHING_LEFT_OUT = Vec3(0, 0, 0)
+
+
 @dataclass(frozen=True)
 class PackedLayer:
     """A layer whose input or output is packed: float16, 8 maps of a voxel together.
@@ -174,6 +178,8 @@ class PackedLayer:
         parts: the float16 whose sum is a number, one or two.
         leaves: whether a norm leaves its numbers to the layer after it, and changes no voxel.
         norm: the norm before, if it leaves that: the layer applies it to what it loads.
+        left_out: the last planes, rows and columns of its output that a transposed convolution does
+            not add up, because the norm does not read them.
     """
 
     layer: Layer | FusedOperation
@@ -183,6 +189,7 @@ class PackedLayer:
     parts: int = 1
     leaves: bool = False
     norm: Normalize | None = None
+    left_out: Vec3 = NOTHING_LEFT_OUT
 
     @property
     def name(self) -> str:

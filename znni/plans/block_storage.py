@@ -7,7 +7,7 @@ have its output in the memory of a value, that value gives its memory, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -19,9 +19,10 @@ from znni.network.layers import (
     Concat,
     Conv,
     Model,
+    PerMap,
 )
 from znni.network.network import Network
-from znni.network.node import INPUT, Node
+from znni.network.node import INPUT, Node, readers_of
 from znni.plans.rewrites.fusion import Fusion
 from znni.plans.rewrites.fusion_rules import overwritten
 from znni.plans.storage_sharing import SHARING, Location, _overlap, _Sharing, needs_zeros
@@ -179,13 +180,14 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
 def _block_storage(network: Network, patch: Vec3, items: int, swept: Axis | None) -> BlockStorage:
     """Return the storages of a block. Equal networks may differ in its items and its sweep."""
     geometry = block_geometry(network, patch)
-    others = overwritten(network)
+    others, readers = overwritten(network), readers_of(network.nodes)
     sharing = _Sharing(network, geometry.sizes)
     boxes: dict[str, Box] = {}
     locations: dict[str, Location] = {}
     for node in reversed(network.nodes):
         if node.name not in locations:
-            boxes[node.name] = _own_box(node, geometry, locations, others.get(node.name))
+            inside = _may_lie_inside(node, readers, others.get(node.name))
+            boxes[node.name] = _own_box(node, geometry, locations, inside)
             locations[node.name] = Location(node.name, 0, boxes[node.name].start)
         if not isinstance(node.layer, SHARING):
             continue
@@ -256,11 +258,27 @@ def _stored_at(geometry: BlockGeometry, name: str, offset: Vec3) -> Box:
     return geometry.frames[name].stored.shifted(ZERO - offset)
 
 
+def _may_lie_inside(
+    node: Node, readers: Mapping[str, list[Node]], other: str | None
+) -> Collection[str]:
+    """Return the inputs that may lie in a value's storage, even with more samples than it has.
+
+    Args:
+        node: the value's node.
+        readers: the nodes that take each value.
+        other: the value in whose memory a fusion may have the node's value.
+    """
+    if isinstance(node.layer, Concat):
+        return node.inputs
+    in_place = isinstance(node.layer, PerMap) and len(readers[node.inputs[0]]) == 1
+    return {*([other] if other else []), *(node.inputs if in_place else ())}
+
+
 def _own_box(
     node: Node,
     geometry: BlockGeometry,
     found: Mapping[str, Location],
-    other: str | None,
+    inside: Collection[str],
 ) -> Box:
     """Return the samples of a value's own storage, with those of values that may lie in it.
 
@@ -268,14 +286,14 @@ def _own_box(
         node: the value's node.
         geometry: the samples of the values.
         found: the places of the values that have one.
-        other: the value in whose memory a fusion may have the node's value.
+        inside: the inputs that may lie in it, even with more samples.
     """
     box = geometry.frames[node.name].stored
     if not isinstance(node.layer, SHARING):
         return box
     limit = MOST_GROWTH * box.size.volume
     for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
-        if isinstance(node.layer, Concat) or name == other:
+        if name in inside:
             grown = box.hull(_stored_at(geometry, name, offset))
             if name != INPUT and name not in found and grown.size.volume <= limit:
                 box = grown

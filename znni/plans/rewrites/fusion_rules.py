@@ -51,8 +51,9 @@ def fusions(network: Network) -> Mapping[tuple[str, ...], Fusion]:
     """Return the layers of a network that may be one step, by their names.
 
     Each later layer takes the value of the one before it, once. That value has no other reader, and
-    is not the network's output. The step comes at the place of the last layer. So no layer between
-    them takes what the step takes, because it might compute in that memory.
+    is not the network's output. In a tiled network, other layers may come between them: the step
+    comes at the place of its last layer. No layer between takes what the step takes, because it
+    might compute in that memory.
     """
     found = dict[tuple[str, ...], Fusion]()
     for count, rules in RULES:
@@ -78,8 +79,9 @@ def _chains(network: Network, count: int) -> Iterator[tuple[Node, ...]]:
             chain += after
         else:
             nodes, takes = tuple(chain), set(takes_of(tuple(chain)))
-            between = order[places[first.name] + 1 : places[nodes[-1].name]]
-            if all(it in nodes or takes.isdisjoint(it.inputs) for it in between):
+            between = set(order[places[first.name] : places[nodes[-1].name]]).difference(nodes)
+            spoilt = any(not takes.isdisjoint(it.inputs) for it in between)
+            if not between or (network.is_tiled and not spoilt):
                 yield nodes
 
 

@@ -10,13 +10,15 @@ from dataclasses import replace
 
 from znni.network.layers import Conv, ConvTranspose, Normalize, PackedLayer
 from znni.network.node import Node
+from znni.plans.block_storage import ZERO
 from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 
 
 def rewrite(steps: BlockSteps, node: Node) -> Rewrite | None:
     """Return the convolution and the norm with sums; None if the rule does not match.
 
-    The norm reads all that the convolution computes, and nothing else.
+    The norm reads all that the convolution computes, and nothing else. A transposed convolution
+    computes whole steps of its stride, of which the norm may leave out the last samples.
     """
     norm = steps.packed(node.name)
     if norm is None or not isinstance(node.layer, Normalize):
@@ -26,9 +28,14 @@ def rewrite(steps: BlockSteps, node: Node) -> Rewrite | None:
     if conv is None or not isinstance(conv.layer, Conv | ConvTranspose):
         return None
     geometry = steps.storage.geometry
-    if geometry.reads[node.name][0] != geometry.frames[name].computed:
+    read, computed = geometry.reads[node.name][0], geometry.frames[name].computed
+    left_out = computed.stop - read.stop
+    if read.start != computed.start or not ZERO.within(left_out):
         return None
-    return Rewrite({name: replace(conv, sums=True), node.name: replace(norm, sums=True)})
+    if left_out != ZERO and not isinstance(conv.layer, ConvTranspose):
+        return None
+    summing = replace(conv, sums=True, left_out=left_out)
+    return Rewrite({name: summing, node.name: replace(norm, sums=True)})
 
 
 def variants(operation: PackedLayer, near: Near) -> Iterator[PackedLayer]:

@@ -4,7 +4,8 @@
 // A thread loads the column of voxels that its rows see for one tap along x. The column stays in registers
 // while the taps along y and z are added, whose weights all lanes read at the same address.
 //
-// If SUMS, a block also adds up each map that it makes, and its squares, for the norm after it.
+// If SUMS, a block also adds up each map that it makes, and its squares, for the norm after it. If
+// LEAVES_OUT, it adds up only the first planes, rows and columns.
 //
 // Sizes are macros (see depthwise/geometry.py). `activated` comes from common/activation.py, voxels and
 // records from records.cuh, scales from direct_tensor/ranges.cuh, the work of a block from
@@ -85,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
               int tiles_y, int tiles_z, int each
 #if SUMS
               ,
-              double* __restrict__ map_sums
+              double* __restrict__ map_sums, int summed_z, int summed_y, int summed_x
 #endif
     ) {
     extern __shared__ float4 shared[];
@@ -171,15 +172,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
                 for (int phase = 0; phase < PHASES_X; ++phase) {
                     Eight numbers;
+#if SUMS
+                    const bool is_summed =
+                        (place.z + step - LIVE + 1) * PHASES_Z + place.phase_z < summed_z &&
+                        (y + row) * PHASES_Y + place.phase_y < summed_y &&
+                        x * PHASES_X + phase < summed_x;
+#endif
 #pragma unroll
                     for (int map = 0; map < 8; ++map) {
                         const float value =
                             activated(sums[LIVE - 1][row][phase][map], slope.of[map]);
                         most = fmaxf(most, fabsf(value));  // NaN is no number
-                        if (SUMS) {
+#if SUMS
+                        if (!LEAVES_OUT || is_summed) {
                             total.of[map] += value;
                             squares.of[map] = fmaf(value, value, squares.of[map]);
                         }
+#endif
                         numbers.of[map] = value;
                     }
                     store(out + row * PHASES_Y * out_y + phase, out_f, stored_of(numbers, scale));

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from znni.core.shapes import Shape5
+from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import kernel_with_shared, source_beside
 from znni.machine.device_arena import new_device_output
@@ -23,11 +23,19 @@ from znni.machine.packed_arrays import (
     in_whole_groups,
     packed_bytes,
 )
-from znni.network.layers import Activation, Conv, ConvTranspose, Operation, PackedLayer
+from znni.network.layers import (
+    NOTHING_LEFT_OUT,
+    Activation,
+    Conv,
+    ConvTranspose,
+    Operation,
+    PackedLayer,
+)
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.primitive import Run
 from znni.primitives.gpu.common.activation import sloped_activation_source
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, chip_of, processors_of
+from znni.primitives.gpu.common.kernels import definitions
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import MOST
 from znni.primitives.gpu.depthwise.geometry import Taps, division
@@ -53,9 +61,11 @@ class PackedDepthwiseWork(DepthwiseWork):
 
     Attributes:
         sums: whether it adds up its maps.
+        left_out: the last planes, rows and columns of the output that it does not add up.
     """
 
     sums: bool
+    left_out: Vec3
 
     @property
     def array_bytes(self) -> int:
@@ -98,7 +108,7 @@ class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
         conv, out, tile = work.layer, work.out, work.division.tile
         given = conv_weights(conv, weights)
         kernel = kernel_with_shared(
-            source(conv.activation, self.numbers, sums=work.sums),
+            source(conv.activation, self.numbers, sums=work.sums, left_out=work.left_out),
             "depthwise",
             tile.shared_bytes,
             tile.options,
@@ -114,7 +124,7 @@ class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
             conv.activation, float(bounds.of_input), float(bounds.least), abs(conv.slope)
         )
         sums = cupy().empty(work.sums_shape, np.float64) if work.sums else None
-        added = () if sums is None else (sums,)
+        added = () if sums is None else (sums, *map(np.int32, out.size - work.left_out))
         z, y, x = work.division.tiles
         positions = out.size.ceil_div(tile.taps.phases)
         counts = groups_for(out.f), *positions, x, y, z, work.division.each
@@ -150,7 +160,7 @@ class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
         parts = division(taps, out, processors, COMMON_BLOCK_SHARED // 2)
         if parts is None or max(parts.blocks(out), shape.y * shape.x) > MOST:
             return None
-        return PackedDepthwiseWork(shape, out, conv, parts, chip, layer.sums)
+        return PackedDepthwiseWork(shape, out, conv, parts, chip, layer.sums, layer.left_out)
 
 
 def ordered_weights(layer: Conv | ConvTranspose, weight: Float32, parts: int) -> Float32:
@@ -167,10 +177,12 @@ def ordered_weights(layer: Conv | ConvTranspose, weight: Float32, parts: int) ->
     return np.ascontiguousarray(by_group.transpose(0, 2, 3, 6, 8, 7, 5, 4, 1))
 
 
-def source(activation: Activation, numbers: TensorFormat, *, sums: bool) -> str:
+def source(
+    activation: Activation, numbers: TensorFormat, *, sums: bool, left_out: Vec3 = NOTHING_LEFT_OUT
+) -> str:
     """Return the CUDA source of ``depthwise``, which is compiled with a tile's ``options``."""
     return (
-        f"#define SUMS {int(sums)}\n"
+        definitions({"SUMS": int(sums), "LEAVES_OUT": int(left_out != NOTHING_LEFT_OUT)})
         + common_source(numbers)
         + ranges_source(numbers)
         + sloped_activation_source(activation, rounded=True)

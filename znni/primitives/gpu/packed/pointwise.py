@@ -65,7 +65,7 @@ class GpuPackedPointwise(GpuPackedPass):
 
     def prepare(self, layer: Any, out: Shape5, weights: ConvWeights | None) -> Run:
         """Compile the kernel, and bring factors, shifts and slopes to the GPU."""
-        each = convolution_of(layer)
+        each: Any = convolution_of(layer)
         adds = isinstance(layer, SummedConv)
         kernel = pointwise_kernel(self.combination, each.activation, self.numbers, adds=adds)
         whole = np.zeros((NUMBERS, in_whole_groups(out.f)), np.float32)
@@ -130,7 +130,7 @@ class GpuPackedAffine(GpuPackedPointwise):
 
     def output_of(self, layer: Any, shape: Shape5) -> Shape5 | None:
         """Decline softmax, convolutions with neighbours, and sums whose activation may enlarge."""
-        each = convolution_of(layer)
+        each: Any = convolution_of(layer)
         if each.activation == "softmax" or each.out_features != shape.f:
             return None
         if isinstance(each, Conv):
