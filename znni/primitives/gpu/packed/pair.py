@@ -54,8 +54,17 @@ MOST_REGISTERS, FEW_REGISTERS = 128, 112
 # With more shared memory, a block has a multiprocessor for itself.
 SHARED_OF_TWO = COMMON_BLOCK_SHARED
 
-# With less shared memory, three blocks share a multiprocessor.
-SHARED_OF_THREE = 64 * KIB
+# What the blocks of a multiprocessor share: memory and registers. More blocks than the last number
+# were not tried.
+SHARED_OF_ALL, REGISTERS_OF_ALL, MOST_BLOCKS = 200 * KIB, 2**16, 5
+
+# Registers that the compiler takes for a lane: some, and a factor for those of the tiles. They fit
+# the 87 to 214 that it took for 32 to 128 registers of tiles.
+OWN_REGISTERS, REGISTERS_OF_TILES = 44, 1.315
+
+# With so many times as many blocks, warps with one tile are faster than those with two. On an H200,
+# 5 blocks took 0.90 of the time of 3, but 4 took 1.03.
+MORE_BLOCKS = 1.5
 
 # Cycles of a multiprocessor for a product of 16 voxels, 16 maps and 8 maps. Then instructions of a
 # lane for a number between the convolutions: its activation, its scales and its rounding.
@@ -97,7 +106,8 @@ class Layout(NamedTuple):
         """The tiles of 16 voxels of a warp; 0 if registers do not hold one."""
         if self._tile_registers > MOST_REGISTERS:
             return 0
-        return 2 if 2 * self._tile_registers <= FEW_REGISTERS else 1
+        two = 2 * self._tile_registers <= FEW_REGISTERS
+        return 2 if two and self._blocks(1) < MORE_BLOCKS * self._blocks(2) else 1
 
     @property
     def shared_bytes(self) -> int:
@@ -110,10 +120,15 @@ class Layout(NamedTuple):
     @property
     def blocks(self) -> int:
         """The blocks that a multiprocessor has room for."""
+        return self._blocks(self.tiles)
+
+    def _blocks(self, tiles: int) -> int:
+        """Return the blocks that a multiprocessor has room for, whose warps have so many tiles."""
         if self.shared_bytes > SHARED_OF_TWO:
             return 1
-        three = self.tiles == 2 and self.parts == 1 and self.shared_bytes <= SHARED_OF_THREE
-        return 3 if three else 2
+        registers = OWN_REGISTERS + REGISTERS_OF_TILES * tiles * self._tile_registers
+        by_registers = int(REGISTERS_OF_ALL / (LANES * WARPS * registers))
+        return max(1, min(MOST_BLOCKS, by_registers, SHARED_OF_ALL // self.shared_bytes))
 
     @property
     def warps(self) -> int:
@@ -191,6 +206,7 @@ class GpuPackedPair(ShapedPackedPrimitive[PairWork]):
     """Two convolutions of one tap of packed values, on tensor cores."""
 
     family: ClassVar[str] = "gpu_packed_pair"
+    version: ClassVar[int] = 2
 
     def work(self, layer: Operation, shape: Shape5) -> PairWork | None:
         """Decline maps whose weights shared memory does not hold."""
