@@ -329,12 +329,11 @@ def _is_of_its_network(plan: Plan) -> bool:
     wanted = tuple(node.layer for node in plan.network.nodes)
     if storage := storage_for(plan.network, plan.patch):
         wanted = tuple(node.layer.local for node in storage.steps_of(plan.network.nodes))
-    # A step comes at the place of its last layer.
-    places = {layer: place for place, layer in enumerate(wanted)}
     layers = [layer for step in plan.steps for layer in step.layers]
-    order = [places.get(step.layers[-1], 0) for step in plan.steps]
-    alike = len(layers) == len(wanted) and set(layers) == set(wanted) and order == sorted(order)
-    if not alike or not all(segment.steps for segment in plan.segments):
+    places = {layer: place for place, layer in enumerate(wanted)}
+    order = [places.get(step.layers[-1], 0) for step in plan.steps]  # that of their last layers
+    alike = len(layers) == len(wanted) and set(layers) == set(wanted)
+    if not alike or order != sorted(order) or not all(it.steps for it in plan.segments):
         return False
     tiled = plan.network.is_tiled
     if any(it.is_tiled != tiled for it in plan.segments):
