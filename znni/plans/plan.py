@@ -335,8 +335,7 @@ def _is_of_its_network(plan: Plan) -> bool:
     alike = len(layers) == len(wanted) and set(layers) == set(wanted)
     if not alike or order != sorted(order) or not all(it.steps for it in plan.segments):
         return False
-    tiled = plan.network.is_tiled
-    if any(it.is_tiled != tiled for it in plan.segments):
+    if any(it.is_tiled != plan.network.is_tiled for it in plan.segments):
         return False
     return all(_takes_its_inputs(step, plan.network) for step in plan.steps)
 
