@@ -16,6 +16,7 @@ Records = Mapping[str, Record]
 REGIONS, SIZES = "paper-regions-h200.json", "paper-sizes-h200.json"
 STRATEGIES = "strategies-h200.json", "strategies-h200-alone.json"
 SHARED = "strategies-h200-host-ram-predicted.json"
+WHOLE_JOBS = "strategies-whole-h200.json"
 MACHINE_PLANS = "machine-plans.json"
 
 # The GPU of Table IV, as records name it. Its primitives by the kind that a table says.
@@ -62,6 +63,15 @@ def host_ram(records: Records) -> str:
         [{key: lines[name][key] for key in ("network", *titles)} for name in sorted(lines)]
     )
     return f"{table}\n\n{caption(records, [*fixed, SHARED], 'Predicted')}"
+
+
+def whole_jobs(records: Records) -> str:
+    """Return the seconds of whole jobs by each strategy, with the predicted ones in brackets."""
+    lines: dict[float, dict[str, str]] = {}
+    for row in records[WHOLE_JOBS].rows:
+        line = lines.setdefault(row["gpu_limit_gib"], {"GPU": f"{row['gpu_limit_gib']:g} GiB"})
+        line[row["strategy"]] = f"{row['job_seconds']:.1f} s ({row['predicted_seconds']:.1f})"
+    return f"{markdown(list(lines.values()))}\n\n{caption(records, [WHOLE_JOBS])}"
 
 
 def borders(records: Records) -> str:
@@ -179,6 +189,7 @@ FIGURES: dict[str, Callable[[Records], str]] = {
     "borders": borders,
     "sizes": sizes,
     "host-ram": host_ram,
+    "whole-jobs": whole_jobs,
     "table-iv": table_iv,
     "side-by-side": side_by_side,
 }

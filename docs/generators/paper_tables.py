@@ -32,7 +32,7 @@ LOWERING, BATCHING = "paper-lowering-16-cores.json", "paper-batching-16-cores.js
 SPEEDUPS = "paper-fft-speedups.json"
 CUDNN_LAYER = "gpu-layers-hidden-3.json"
 PIECES, SHARES = "micro-batches-whole-image-and-lowered.json", "shares-measured.json"
-ENGINES = "paper-engines-h200.json"
+ENGINES = "paper-micro-batches-h200.json"
 USED = (
     *PRUNED.values(), SUBSAMPLINGS, REGIONS, LOWERING, BATCHING, SPEEDUPS, SIZES, *STRATEGIES,
     CUDNN_LAYER, PIECES, SHARES, ENGINES, MACHINE_PLANS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import product
 
 from bench.record import Row
 from performance_tables.parts import (
@@ -95,16 +96,17 @@ def cpu_layers(records: Records) -> str:
 
 
 def cpu_scaling(records: Records) -> str:
-    """Return voxels per second by the number of threads."""
-    names = ["scaling-n337-16-cores.json", "scaling-n537-16-cores.json"]
+    """Return voxels per second by the number of threads, and the speed-up over the fewest."""
+    cases = list(product((16, 64), ("n337", "n537")))
+    names = [f"scaling-{network}-{cores}-cores.json" for cores, network in cases]
     lines = []
-    for name in names:
+    for (cores, network), name in zip(cases, names, strict=True):
         rows = {row["threads"]: row for row in records[name].rows}
-        first = records[name].rows[0]
-        line = {"network": str(first["work"]), "patch": str(first["patch"])}
-        for count in (1, 2, 4, 8, 16):
+        line = {"machine": f"{cores} cores", "network": network}
+        line["patch"] = str(records[name].rows[0]["patch"])
+        for count in (1, 2, 4, 8, 16, 32, 64):
             row = rows.get(count)
-            speedup = f" ({as_times(row['speedup'])})" if row and count > 1 else ""
+            speedup = f" ({as_times(row['speedup'])})" if row and count > min(rows) else ""
             title = f"{count} threads" if count > 1 else "1 thread"
             line[title] = f"{as_rate(row)}{speedup}" if row else ""
         lines.append(line)
