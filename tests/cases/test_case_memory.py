@@ -252,7 +252,7 @@ def test_removing_components_takes_what_it_declares(tmp_path: Path) -> None:
     found = joined_labels([Part(tmp_path / "labels.npy", known.crop)])
 
     def remove() -> None:
-        without_components(scan, found, tmp_path / "without.npy", RULES, room.steps.components)
+        without_components(found, tmp_path / "without.npy", RULES, room.steps.components)
 
     remove()
     assert peak_of(remove) <= room.steps.components + SMALL
