@@ -7,10 +7,10 @@ have its output in the memory of a value, that value gives its memory, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
 from znni.network.frames import BlockGeometry
@@ -69,15 +69,16 @@ class BlockStorage:
 
     def steps_of(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """Return the nodes that need a step: all but joins whose inputs are made in their place."""
-        return tuple(
-            node
-            for node in nodes
-            if not isinstance(node.layer, Concat)
-            or any(
-                self.locations[name].storage != self.locations[node.name].storage
-                for name in node.inputs
+
+        def in_place(node: Node) -> bool:
+            at, offsets = self.locations[node.name], _offsets(node, self.geometry)
+            firsts = accumulate((self.maps[name] for name in node.inputs), initial=at.first_map)
+            return all(
+                self.locations[name] == Location(at.storage, first, at.start + offset)
+                for name, first, offset in zip(node.inputs, firsts, offsets, strict=False)
             )
-        )
+
+        return tuple(it for it in nodes if not isinstance(it.layer, Concat) or not in_place(it))
 
     def allows(self, fusion: Fusion) -> bool:
         """Return whether one step may compute the layers of a fusion where their values lie."""
@@ -145,17 +146,22 @@ class BlockStorage:
         whole = Box(ZERO, self.geometry.sizes[name])
         return whole.shifted(ZERO - start - self.locations[name].start)
 
-    def inside(self, name: str, start: Vec3) -> Box:
+    def inside(self, name: str, start: Vec3, joined: Sequence[str] = ()) -> Box:
         """Return the samples of a storage that lie within a whole value, as far as computed.
 
         Args:
             name: the value.
             start: the value's samples before the block.
+            joined: the values of which it consists, if it is a join. Those that lie in it may have
+                more samples, which later layers read.
 
         Returns:
             a box that may be empty.
         """
         whole, computed = self.whole(name, start), self.computed_box(name)
+        for other in joined:
+            if self.locations[other].storage == self.locations[name].storage:
+                computed = computed.hull(self.computed_box(other))
         low = computed.start.maximum(whole.start).minimum(computed.stop)
         return Box(low, computed.stop.minimum(whole.stop).maximum(low))
 

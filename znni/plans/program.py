@@ -14,6 +14,7 @@ from itertools import product
 from typing import NamedTuple
 
 from znni.core.shapes import Box, Shape5, Vec3, extent, offsets, resized, round_up
+from znni.network.layers import Concat
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.plans.array_layout import Rows, device_rows, packed_storages
@@ -188,7 +189,8 @@ class Program:
         step, storage = placed.step, self.storage
         if storage is None:
             return None
-        inside = storage.inside(step.gives, start // self.strides[step.gives])
+        joined = step.takes if isinstance(step.layers[0], Concat) else ()
+        inside = storage.inside(step.gives, start // self.strides[step.gives], joined)
         if not step.layers[0].sees_edges:
             return Edges(None, None, inside)
         (view,) = placed.reads

@@ -52,8 +52,8 @@ def fusions(network: Network) -> Mapping[tuple[str, ...], Fusion]:
 
     Each later layer takes the value of the one before it, once. That value has no other reader, and
     is not the network's output. In a tiled network, other layers may come between them: the step
-    comes at the place of its last layer. No layer between takes what the step takes, because it
-    might compute in that memory.
+    comes at the place of its last layer. Then no other layer takes what the step takes, because it,
+    or a layer after it, might compute in that memory.
     """
     found = dict[tuple[str, ...], Fusion]()
     for count, rules in RULES:
@@ -78,10 +78,10 @@ def _chains(network: Network, count: int) -> Iterator[tuple[Node, ...]]:
                 break
             chain += after
         else:
-            nodes, takes = tuple(chain), set(takes_of(tuple(chain)))
-            between = set(order[places[first.name] : places[nodes[-1].name]]).difference(nodes)
-            spoilt = any(not takes.isdisjoint(it.inputs) for it in between)
-            if not between or (network.is_tiled and not spoilt):
+            nodes = tuple(chain)
+            apart = places[nodes[-1].name] - places[first.name] >= count
+            alone = all(it in nodes for name in takes_of(nodes) for it in readers[name])
+            if not apart or (network.is_tiled and alone):
                 yield nodes
 
 

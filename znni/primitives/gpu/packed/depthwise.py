@@ -140,7 +140,7 @@ class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
         return lambda x: into_output(out, self.numbers.parts, lambda: run(x))
 
     def work(self, layer: Operation, shape: Shape5) -> PackedDepthwiseWork | None:
-        """Decline maps made from other maps, one tap, and what is left to other layers."""
+        """Decline maps made from other maps, affine maps, and what is left to other layers."""
         chip = chip_of(self.device)
         if chip is None or not isinstance(layer, PackedLayer):
             return None
@@ -151,7 +151,7 @@ class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
             return None
         if layer.norm or layer.leaves or conv.out_features != conv.in_features:
             return None
-        if conv.kernel.volume == 1:  # an affine map
+        if conv.kernel.volume == conv.stride.volume == 1 and not layer.sums:  # an affine map
             return None
         out = depthwise_shape(conv, shape)
         if out is None:
