@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -260,9 +260,9 @@ def test_blocks_at_the_same_place_are_placed_once(monkeypatch: pytest.MonkeyPatc
     asked: list[str] = []
     inside = BlockStorage.inside
 
-    def noted(self: BlockStorage, name: str, start: Vec3) -> Box:
+    def noted(self: BlockStorage, name: str, start: Vec3, joined: Sequence[str]) -> Box:
         asked.append(name)
-        return inside(self, name, start)
+        return inside(self, name, start, joined)
 
     monkeypatch.setattr(BlockStorage, "inside", noted)
     with emulated_gpu():
