@@ -91,12 +91,12 @@ class BestPlans:
         return bool(self.plans) or self._seconds < inf
 
     def add(self, plan: Plan) -> None:
-        """Add a plan that beats the limit, and remove the slowest if there are too many.
+        """Add a plan if it beats the limit, and remove the slowest if there are too many.
 
         If two plans have the same patch, only the faster one stays.
         """
         same = (other for other in self.plans if other.patch == plan.patch)
-        if any(other.seconds <= plan.seconds for other in same):
+        if plan.seconds >= self.limit or any(other.seconds <= plan.seconds for other in same):
             return
         self.plans = [other for other in self.plans if other.patch != plan.patch]
         insort(self.plans, plan, key=lambda plan: plan.seconds)

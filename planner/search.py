@@ -170,8 +170,7 @@ class Search(Space):
         for axis in [it.network.sweep_axis for it in sweeps.plans]:
             self.sweeping(axis)._try_near(tried[axis], sweeps, most // 2)
         for sweep in sweeps.plans:
-            if gain * sweep.seconds < known.seconds:
-                best.add(sweep)
+            best.add(sweep)
 
     def _try_near(self, tried: set[Vec3], best: BestPlans, most_prices: int = MOST_PRICES) -> None:
         """Add the fastest plans with patches near the best one to the best so far."""
