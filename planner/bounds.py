@@ -215,7 +215,7 @@ class Bounds:
         """
         out, items = step.shape_out, step.shape_out.n // step.shape_in.n
         operation = step.operation
-        if isinstance(operation, PackedLayer) and operation.left_out != NOTHING_LEFT_OUT:
+        if isinstance(operation, PackedLayer):
             operation = replace(operation, left_out=NOTHING_LEFT_OUT)  # it costs nothing
         return out.n * out.size.volume * self._rates.get((operation, items), inf)
 
