@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from znni.core.shapes import Axis, Box, Vec3, by_columns
-from znni.engine.tiles import ZERO, Job, Tile
+from znni.engine.tiles import ONE, ZERO, Job, Tile
 
 
 class TileGrid:
@@ -37,11 +37,8 @@ class TileGrid:
 
     def tile(self, number: int) -> Tile:
         """Return the place of a patch."""
-        ordered = tuple(map(int, np.unravel_index(number, self._counts)))
-        index = Vec3(*(ordered[self._order.index(axis)] for axis in range(3)))
-        start = (self._before + index * self.patch).maximum(ZERO)
-        stop = (self._before + (index + 1) * self.patch).minimum(self._job.output)
-        (tile,) = self._job.tiles(self.patch, Box(start, stop), swept=self.swept)
+        box = self._run(self._index(number), ONE)
+        (tile,) = self._job.tiles(self.patch, box, swept=self.swept)
         return tile
 
     def number(self, written: Box) -> int | None:
@@ -52,3 +49,39 @@ class TileGrid:
             return None
         number = int(np.ravel_multi_index(index, self._counts))
         return number if self.tile(number).written == written else None
+
+    def share(self, index: int, shares: int) -> list[Box]:
+        """Return the boxes of one share of the output, if it is shared out evenly by patches.
+
+        Each share is a run of patches, which at most five boxes cover.
+
+        Args:
+            index: number of the share, from 0.
+            shares: number of shares.
+        """
+        at, end = (len(self) * part // shares for part in (index, index + 1))
+        counts, boxes = self._counts, []
+        row, layer = counts.x, counts.y * counts.x
+        while at < end:
+            first = self._index(at)
+            if at % layer == 0 and end - at >= layer:
+                run = Vec3((end - at) // layer, counts.y, counts.x)
+            elif at % row == 0 and end - at >= row:
+                run = Vec3(1, min((end - at) // row, counts.y - first.y), counts.x)
+            else:
+                run = Vec3(1, 1, min(end - at, counts.x - first.x))
+            at += run.volume
+            boxes.append(self._run(first, run))
+        return boxes
+
+    def _index(self, number: int) -> Vec3:
+        """Return the place of a patch in the grid, whose axes are ordered as patches follow."""
+        return Vec3(*map(int, np.unravel_index(number, self._counts)))
+
+    def _run(self, index: Vec3, counts: Vec3) -> Box:
+        """Return the output voxels of patches from an index on, so many along each axis."""
+        places = [self._order.index(axis) for axis in range(3)]
+        first, size = (Vec3(*(it[place] for place in places)) for it in (index, counts))
+        start = self._before + first * self.patch
+        stop = start + size * self.patch
+        return Box(start.maximum(ZERO), stop.minimum(self._job.output))

@@ -70,41 +70,6 @@ class Job:
         """Cover the output, or a part of it, with patches, as ``cover`` does."""
         return cover(self.output, patch, part, self.first, self.alignment, swept=swept)
 
-    def share(
-        self, patch: Vec3, index: int, shares: int, *, swept: Axis | None = None
-    ) -> list[Box]:
-        """Return the boxes of one share of the output, if it is shared out evenly by patches.
-
-        Patches are counted as ``cover`` yields them. Each share is a run of them, which at most
-        five boxes cover.
-
-        Args:
-            patch: extents of a patch, a multiple of the alignment.
-            index: number of the share, from 0.
-            shares: number of shares.
-            swept: as for ``cover``.
-        """
-        before = self.first // self.alignment * self.alignment - self.first
-        counts = (self.output - before).ceil_div(patch)
-        at, end = (counts.volume * part // shares for part in (index, index + 1))
-        order, boxes = by_columns(swept), []
-        ordered = Vec3(*(counts[axis] for axis in order))
-        places = [order.index(axis) for axis in range(3)]
-        row, layer = ordered.x, ordered.y * ordered.x
-        while at < end:
-            first = Vec3(*map(int, np.unravel_index(at, ordered)))
-            if at % layer == 0 and end - at >= layer:
-                run = Vec3((end - at) // layer, ordered.y, ordered.x)
-            elif at % row == 0 and end - at >= row:
-                run = Vec3(1, min((end - at) // row, ordered.y - first.y), ordered.x)
-            else:
-                run = Vec3(1, 1, min(end - at, ordered.x - first.x))
-            at += run.volume
-            start, size = (Vec3(*(it[place] for place in places)) for it in (first, run))
-            low, high = before + start * patch, before + (start + size) * patch
-            boxes.append(Box(low.maximum(ZERO), high.minimum(self.output)))
-        return boxes
-
 
 def make_job(
     network: Network, volume: Vec3, border: Border, pad: Pad | None, roi: Region | None

@@ -13,6 +13,7 @@ from znni.core.option_types import ACCURACIES, Recheck, check_names
 from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration, in_units
+from znni.engine.tile_grid import TileGrid
 from znni.inference.request import OpenRequest
 from znni.plans.plan import Plan
 from znni.volumes.locate import writer_at
@@ -93,7 +94,8 @@ def share_of(asked: OpenRequest, plan_of_all: Callable[[], Plan]) -> Share | Non
     check_sharing(asked)
 
     def share(patch: Vec3) -> list[Box]:
-        return job.share(patch, index, parts, swept=plan_of_all().network.swept_along)
+        grid = TileGrid(job, patch, plan_of_all().network.swept_along)
+        return grid.share(index, parts)
 
     return share
 
