@@ -7,10 +7,10 @@ have its output in the memory of a value, that value gives its memory, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
 from znni.network.frames import BlockGeometry
@@ -72,10 +72,10 @@ class BlockStorage:
 
         def in_place(node: Node) -> bool:
             at, offsets = self.locations[node.name], _offsets(node, self.geometry)
-            firsts = accumulate((self.maps[name] for name in node.inputs), initial=at.first_map)
+            firsts = places_in_join(node, self.maps, at.first_map)
             return all(
                 self.locations[name] == Location(at.storage, first, at.start + offset)
-                for name, first, offset in zip(node.inputs, firsts, offsets, strict=False)
+                for (name, first), offset in zip(firsts, offsets, strict=True)
             )
 
         return tuple(it for it in nodes if not isinstance(it.layer, Concat) or not in_place(it))
@@ -166,6 +166,19 @@ class BlockStorage:
         return Box(low, computed.stop.minimum(whole.stop).maximum(low))
 
 
+def places_in_join(node: Node, counts: Mapping[str, int], first: int) -> Iterator[tuple[str, int]]:
+    """Yield each input of a join with its place, which begins where the input before ends.
+
+    Args:
+        node: the join.
+        counts: the maps of the values, or groups of maps, by name.
+        first: the place of the first input.
+    """
+    for name in node.inputs:
+        yield name, first
+        first += counts[name]
+
+
 def storage_for(network: Network, patch: Vec3) -> BlockStorage | None:
     """Return the storages of a block of a tiled network, or None for a sliding network."""
     return block_storage(network, patch) if network.is_tiled else None
@@ -198,24 +211,23 @@ def _block_storage(network: Network, patch: Vec3, items: int, swept: Axis | None
         if not isinstance(node.layer, SHARING):
             continue
         at = locations[node.name]
-        first = at.first_map
         starts = [at.start + offset for offset in _offsets(node, geometry)]
         if node.name in others:
             other = others[node.name]
             start = starts[node.inputs.index(other)]
             held = Box(start, start + boxes[at.storage].size)
-            place = Location(at.storage, first, start)
+            place = Location(at.storage, at.first_map, start)
             fits = geometry.frames[other].stored.within(held)
             if fits and sharing.allows(other, place, locations):
                 locations[other] = place
                 continue
-        for name, start in zip(node.inputs, starts, strict=True):
+        firsts = places_in_join(node, network.maps, at.first_map)
+        for (name, first), start in zip(firsts, starts, strict=True):
             held = Box(start, start + boxes[at.storage].size)
             place = Location(at.storage, first, start)
             fits = geometry.frames[name].stored.within(held)
             if fits and name not in locations and sharing.may_take(node, name, place, locations):
                 locations[name] = place
-            first += network.maps[name] if isinstance(node.layer, Concat) else 0
     if INPUT not in locations:
         stored = geometry.frames[INPUT].stored
         boxes[INPUT] = stored

@@ -13,7 +13,7 @@ import numpy as np
 from znni.machine.cuda import cupy
 from znni.machine.packed_arrays import GROUP, LeftNorm, PackedArray, groups_for, stored
 from znni.network.network import Network
-from znni.plans.block_storage import BlockStorage
+from znni.plans.block_storage import BlockStorage, places_in_join
 from znni.plans.program import Program, View
 
 
@@ -42,10 +42,7 @@ class PackedValues:
                 self._first[node.name] = count
                 count += groups[node.name]
             if node.name not in stepped:
-                at = self._first[node.name]
-                for name in node.inputs:
-                    self._first[name] = at
-                    at += groups[name]
+                self._first.update(places_in_join(node, groups, self._first[node.name]))
         return count
 
     def parts(self, array: str) -> int:
