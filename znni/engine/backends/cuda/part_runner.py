@@ -34,7 +34,6 @@ from znni.engine.stopwatch import Stopwatch
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.cuda_kernels import load_kernels
 from znni.machine.device_arena import ALIGNMENT
-from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.program import Program, program_of
 from znni.plans.segments import Step
@@ -73,12 +72,14 @@ class DevicePartRunner:
 
     Args:
         to_run: the part to run. Its output is dense.
+        copied: the shape of the input that is copied to the GPU at a time; None: the part's first
+            input.
 
     Raises:
         RunFailed: the GPU does not have enough memory, or it fails in another way.
     """
 
-    def __init__(self, to_run: PartToRun) -> None:
+    def __init__(self, to_run: PartToRun, copied: Shape5 | None = None) -> None:
         plan, part, dtype = to_run.plan, to_run.part, to_run.dtype
         self._name = plan.gpu.name
         self._head = to_run.head
@@ -103,14 +104,10 @@ class DevicePartRunner:
             with self._compute:
                 self._runner = CudaStepRunner(program, plan.network, self._compute, *copies)
             self._executor = Executor(program, steps, runner=self._runner, carrier=self._runner)
-            self._upload = Upload(self._copied_at_once(part), self._compute, itemsize, scale)
+            self._upload = Upload(copied or part.first_input, self._compute, itemsize, scale)
             extents = plan.network.blended_extents(plan.patch)
             dense = (plan.network.blended_features, *extents)
             self._buffers = cycle((_OutputBuffer(dense, dtype), _OutputBuffer(dense, dtype)))
-
-    def _copied_at_once(self, part: DevicePart) -> Shape5:
-        """Return the shape of the input that is copied to the GPU at a time."""
-        return part.first_input
 
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[ComputeStage]:
         """Return two stages, queueing and waiting, so that the GPU always has work queued.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Box, Shape5
+from znni.core.shapes import Box
 from znni.engine.after_blending import Blended, Onto, onto
 from znni.engine.backends.cuda.mirrored_windows import MirroredWindows
 from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched
@@ -30,7 +30,6 @@ from znni.machine.locked_arrays import pinned
 from znni.network.geometry import cut_for_gpu, given_window
 from znni.network.weights import ConvWeights, Float32
 from znni.network.window import Copy
-from znni.plans.device_partition import DevicePart
 from znni.resampling.gpu import DeviceResampling
 
 
@@ -89,18 +88,18 @@ class DeviceWindows(DevicePartRunner):
     """
 
     def __init__(self, to_run: PartToRun) -> None:
-        super().__init__(to_run._replace(dtype="float32"))
         plan, network = to_run.plan, to_run.plan.network
         window = given_window(network)
+        mirrors = window.mirrored_by_gpu
+        copied = cut_for_gpu(network) if mirrors else None
+        super().__init__(to_run._replace(dtype="float32"), copied)
         self._blended = BlendedWindows(network, plan.patch)
         self._resampling: DeviceResampling | None = None
         self._threads = plan.machine.host.threads
         with device_errors(self._name), self._compute:
             self._memory = WindowMemory(window, network.blended_features, plan.patch)
             self._mirrored = (
-                MirroredWindows(network, plan.patch, self._threads)
-                if window.mirrored_by_gpu
-                else None
+                MirroredWindows(network, plan.patch, self._threads) if mirrors else None
             )
             self._inputs = self._mirrored or WindowInputs(
                 network, plan.patch, pinned, self._threads
@@ -126,12 +125,6 @@ class DeviceWindows(DevicePartRunner):
             )
 
         return [self._launch_windows, finish]
-
-    def _copied_at_once(self, part: DevicePart) -> Shape5:
-        """Return the shape of the windows that are copied to the GPU at a time."""
-        network = self._network
-        mirrored = given_window(network).mirrored_by_gpu
-        return cut_for_gpu(network) if mirrored else part.first_input
 
     def _launch_windows(self, block: Block) -> _Queued:
         """Queue all windows of a block, and wait until the last one's input is copied.
