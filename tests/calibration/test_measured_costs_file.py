@@ -23,7 +23,7 @@ from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import LATEST, CostDatabase, Measurement
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, PackedLayer, Pool, PooledConv, unnamed
 
 CONV = Conv("conv", 2, 3, Vec3(1, 2, 3), "elu")
 POOL = Pool("pool", Vec3(3, 2, 1))
@@ -63,6 +63,15 @@ def test_names_of_layers_do_not_matter(database: CostDatabase) -> None:
         database.add(HERE, [replace(MEASURED, operation=operation)])
     found = {measured.operation for measured in database.measured(HERE)}
     assert found == {CONV, POOL, PooledConv(CONV, POOL)}
+
+
+def test_voxels_that_are_not_added_up_do_not_matter(database: CostDatabase) -> None:
+    summing = PackedLayer(unnamed(CONV), reads=True, writes=True, sums=True)
+    leaving_out = replace(summing, left_out=Vec3(1, 1, 1))
+    for operation, seconds in ((summing, 1.0), (leaving_out, 3.0)):
+        database.add(HERE, [replace(MEASURED, operation=operation, seconds=seconds)])
+    (found,) = database.measured(HERE)
+    assert (found.operation, found.seconds, found.times) == (summing, 2.0, 2)
 
 
 def test_the_median_of_the_latest_counts(database: CostDatabase) -> None:

@@ -213,10 +213,14 @@ def layers_of(operation: Operation) -> tuple[Layer, ...]:
 
 
 def unnamed(operation: Operation) -> Operation:
-    """Return an operation with neutral names, which all layers that are alike share."""
+    """Return an operation with neutral names, which all that take the same time share.
+
+    The time of a packed layer does not depend on the voxels that it does not add up.
+    """
     if isinstance(operation, PackedLayer):
         norm = operation.norm and replace(operation.norm, name=operation.norm.kind)
-        return replace(operation, layer=_unnamed_layer(operation.layer), norm=norm)
+        layer = _unnamed_layer(operation.layer)
+        return replace(operation, layer=layer, norm=norm, left_out=NOTHING_LEFT_OUT)
     return _unnamed_layer(operation)
 
 
