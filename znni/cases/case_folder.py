@@ -22,6 +22,7 @@ from znni.core import system
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.core.user_cache import state_of_source, write_whole
+from znni.machine.detect import detect_host
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
@@ -171,7 +172,8 @@ def _identity(
     beside = spacing_file(case.files[0])
     if networks.rules.voxels == "json" and beside.exists():
         files.append((None, str(beside.resolve()), *_stamp(beside)))
-    with ThreadPoolExecutor() as pool:  # a hash takes a second for some GB; it is remembered
+    threads = detect_host(threads=options.limits.threads).host.threads
+    with ThreadPoolExecutor(threads) as pool:  # a hash takes a second for some GB; it is remembered
         list(pool.map(attrgetter("sha256"), weights))
     described = list(map(_described, networks.networks, weights))
     described += [_described(stage.network, stage.weights) for stage in case.stages]
