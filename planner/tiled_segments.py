@@ -33,9 +33,10 @@ def tiled_segments(
     segment they are one step if that is faster. In the second all are one step, and in the third
     none is. These two are not faster, but may take less memory.
 
-    In the last segment as many values as possible are packed, if any can be. There, each fusion is
-    one step if that is faster, because it never takes more memory. So is each rule for packed steps
-    applied, before and after that.
+    In the last two segments as many values as possible are packed, if any can be. There, each rule
+    for packed steps is applied if that is faster, before fusions and after them. In the first of
+    the two, each fusion is one step if that is faster. In the other one none is, because a value
+    between two layers may be smaller than what they take and give.
 
     Args:
         nodes: the nodes of the network.
@@ -47,15 +48,16 @@ def tiled_segments(
         fusible_packed: the fusions to try if values are packed.
     """
     alone = BlockSteps.layer_by_layer(nodes, storage)
-    tried = list[BlockSteps]()
     every = fused(alone, fusible, options, always=True)
-    for steps in (fused(alone, fusible, options), every, alone):
+    ways = [fused(alone, fusible, options), every, alone]
+    if parts and (rewrite := packed_values(alone, options.prices.applies, parts)).new:
+        packed = with_rules(alone.after(rewrite), options)
+        ways += [with_rules(fused(packed, fusible_packed, options), options), packed]
+    tried = list[BlockSteps]()
+    for steps in ways:
         if steps not in tried:
             tried.append(steps)
             yield tiled_segment(steps, device)
-    if parts and (packed := packed_values(alone, options.prices.applies, parts)).new:
-        steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
-        yield tiled_segment(with_rules(steps, options), device)
 
 
 def tiled_segment(steps: BlockSteps, device: DeviceKind = HOST) -> Segment:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any, cast
@@ -214,6 +215,29 @@ def test_the_choice_of_packed_values_is_the_fastest_of_all(seed: int, accuracy: 
         seconds.append(sum(each))
     assert len(seconds) > 1
     assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
+
+
+def test_packed_layers_are_apart_if_they_only_fit_then() -> None:
+    wide = partial(Conv, kernel=THREE, activation="relu", padding=Padding(ONE, ONE))
+    layers = (
+        wide("first", 1, 64),
+        Conv("narrow", 64, 8, ONE, "relu"),
+        Conv("after", 8, 64, ONE, "identity"),
+        wide("last", 64, 2),
+    )
+    names = (INPUT, *(layer.name for layer in layers))
+    nodes = tuple(Node(layer, (taken,)) for layer, taken in zip(layers, names, strict=False))
+    network = Network("narrow", 1, nodes, "last", InputScaling())
+    patch, there = Vec3.of(128), machine()
+    known = primitives(there)
+    fused = searched(network, known, there, patch).fastest_for(patch)
+    assert fused is not None
+    (gpu,) = there.gpus
+    smaller = replace(there, gpus=(replace(gpu, memory=fused.gpu_memory.total * 2 // 3),))
+    apart = searched(network, known, smaller, patch).fastest_for(patch)
+    assert apart is not None
+    assert (len(fused.steps), len(apart.steps)) == (3, 4)
+    assert all(isinstance(step.operation, PackedLayer) for step in apart.steps)
 
 
 def residual() -> Network:
