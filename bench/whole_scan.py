@@ -10,12 +10,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import typer
@@ -112,63 +112,62 @@ def whole_scan_command(
                 progress("making a scan")
                 save_synthetic(scan, size, voxel)
         check_known("peer", peer or (), PEERS)
+        asked = Asked(at, scan, networks, classes, window, device, repeats)
         if python is None:
-            rows = [_alone(at, scan, networks, classes, window, device, repeats)]
+            rows = [_alone(asked)]
         else:
-            rows = _beside_peers(
-                python,
-                at,
-                scan,
-                networks,
-                classes,
-                window,
-                device,
-                peer,
-                fast,
-                repeats,
-                cases,
-                cores,
-            )
+            rows = _beside_peers(asked, python, cores, cases, peer or PEERS, fast)
     report_all("whole-scan", [rows], [ceilings_with(device, cores)], out)
 
 
+class Asked(NamedTuple):
+    """The networks, the scan and the device that are asked for.
+
+    Attributes:
+        folder: the folder of all files that are made.
+        scan: the scan's file.
+        networks: the number of networks.
+        classes: the classes of each.
+        window: the voxels of a window, for each axis.
+        device: where networks run.
+        repeats: the timed runs of each row.
+    """
+
+    folder: Path
+    scan: Path
+    networks: int
+    classes: int
+    window: int
+    device: DeviceKind
+    repeats: int
+
+
 def _beside_peers(
+    asked: Asked,
     python: Path,
-    folder: Path,
-    scan: Path,
-    networks: int,
-    classes: int,
-    window: int,
-    device: DeviceKind,
-    peers: list[str] | None,
-    fast: Path | None,
-    repeats: int,
-    cases: int,
     cores: int,
+    cases: int,
+    peers: Collection[str],
+    fast: Path | None,
 ) -> list[Row]:
     """Return the rows of znni and its peers, over networks that nnU-Net's trainer saves."""
     rows = []
     for name in PEERS:
-        case = scan_case(classes, torch=name == TORCH, networks=networks, window=window)
-        runs = _Runs(python, folder / case.name, case, device, cores)
-        runs.make(scan.resolve(), window)
-        chosen = peers is None or name in peers
-        rows += runs.rows(cases, repeats, own=name == DEFAULT, peer=name if chosen else None)
+        case = scan_case(
+            asked.classes, torch=name == TORCH, networks=asked.networks, window=asked.window
+        )
+        runs = _Runs(python, asked.folder / case.name, case, asked.device, cores)
+        runs.make(asked.scan.resolve(), asked.window)
+        peer = name if name in peers else None
+        rows += runs.rows(cases, asked.repeats, own=name == DEFAULT, peer=peer)
         if fast and name == DEFAULT:
-            rows.append(runs.row_of_fast(fast, repeats))
+            rows.append(runs.row_of_fast(fast, asked.repeats))
     return rows
 
 
-def _alone(
-    folder: Path,
-    scan: Path,
-    networks: int,
-    classes: int,
-    window: int,
-    device: DeviceKind,
-    repeats: int,
-) -> Row:
+def _alone(asked: Asked) -> Row:
     """Return the row of znni's runs over networks that need no nnU-Net. The first run is apart."""
+    folder, scan, networks, classes, window, device, repeats = asked
     wide, out = window >= FULL_WINDOW, folder / "labels.nii.gz"
     found = save_set(folder, networks, classes, window, wide=wide)
     command = [
