@@ -23,6 +23,7 @@ from znni.plans.array_layout import device_rows, storage_bytes
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
+from znni.plans.program import Edges, program_of
 from znni.plans.rewrites.block_steps import BlockSteps
 from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment, Step
@@ -80,6 +81,18 @@ def steps_of(
     for step in tiled_segment(found).steps:
         memory = Memory.beside(step.shape_in.nbytes + step.shape_out.nbytes, workspace)
         yield replace(step, cost=Cost(1, 1, memory, 1))
+
+
+def part_of(storage: BlockStorage, steps: tuple[Step, ...]) -> DevicePart:
+    """Return the part of a plan that consists of a block's steps."""
+    segment = Segment("cpu", storage.items, steps, is_tiled=True)
+    return DevicePart((segment,), storage.storages[INPUT].shape, storage=storage)
+
+
+def edges_of(network: Network, part: DevicePart, start: Vec3) -> list[Edges]:
+    """Return the edges of each step, for a block that begins at this voxel."""
+    (edges,) = program_of(network, part, 4, 0).edges(start)
+    return [each for each in edges if each]
 
 
 @pytest.mark.slow
@@ -182,9 +195,8 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
     storage = block_storage(network, patch)
     tags = tags_of(network, storage, start)
     steps = tuple(steps_of(network, storage, workspace, fused=fused))
-    shape = storage.storages[INPUT].shape
-    segment = Segment("cpu", storage.items, steps, is_tiled=True)
-    placed = DevicePart((segment,), shape, storage=storage).placement(alignment=4)
+    part = part_of(storage, steps)
+    placed, edges = part.placement(alignment=4), edges_of(network, part, start)
     arena = np.full(placed.size // 4, SPOILT, np.int64)
     nodes = {node.name: node for node in network.nodes}
 
@@ -212,7 +224,7 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
         for number in range(len(node.inputs)):
             check_read(node, number)
 
-    for step, (low, high) in zip(steps, placed.room, strict=True):
+    for step, edge, (low, high) in zip(steps, edges, placed.room, strict=True):
         node = nodes[step.gives]
         fusion = fusions(network).get(tuple(layer.name for layer in step.layers))
         if fusion is None:
@@ -227,7 +239,7 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
         computed = frame.computed.shifted(ZERO - frame.stored.start)
         inside = storage.inside(node.name, start // network.strides[node.name])
         held[:, *made.slices] = tags[node.name][:, *computed.slices]
-        finish(held, made, inside, cleared=node.name in storage.cleared)
+        finish(held, made, inside, cleared=edge.inside is not None)
         if fusion:  # the convolution reads on after it has stored some of the sum
             check_reads(fusion.nodes[0])
     last = storage.geometry.frames[network.output]
@@ -235,6 +247,28 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
     wanted = tags[network.output][:, *computed.slices]
     found = array_of(network.output)[:, *storage.computed_box(network.output).slices]
     np.testing.assert_array_equal(np.where(wanted, found, 0), wanted)
+
+
+def test_samples_outside_are_cleared_once() -> None:
+    nodes = (
+        Node(conv("a", 1, 4), (INPUT,)),
+        Node(conv("b", 4, 4), ("a",)),
+        Node(conv("c", 4, 4, "identity"), ("b",)),
+        Node(Add("s"), ("c", "a")),
+        Node(conv("d", 4, 4), ("s",)),
+        Node(Conv("last", 4, 1, Vec3(1, 1, 1), "identity"), ("d",)),
+    )
+    patch, cleared = Vec3(8, 8, 8), []
+    for volume, start in ((patch, ZERO), (patch * Vec3(3, 1, 1), patch * Vec3(1, 0, 0))):
+        network = over(Network("block", 1, nodes, "last"), volume)
+        storage = block_storage(network, patch)
+        steps = tuple(steps_of(network, storage, 0, fused=True))
+        found = zip(steps, edges_of(network, part_of(storage, steps), start), strict=True)
+        cleared.append([step.gives for step, edges in found if edges.inside])
+        check_block(network, patch, start, 0, fused=True)
+    # The sum is made where "a" is, and only within the volume. In a block of a larger volume it has
+    # samples outside, too.
+    assert cleared == [["a", "b"], ["a", "b", "s"]]
 
 
 @pytest.mark.slow

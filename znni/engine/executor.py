@@ -251,9 +251,7 @@ class Executor:
         """
         program = self._program
         if self._latest is None or (program.storage and self._latest[0] != start):
-            edges = [
-                [program.edges(placed, start) for placed in loop.steps] for loop in program.loops
-            ]
+            edges = program.edges(start)
             work = tuple(each and (each.seen, each.inside) for each in chain(*edges))
             number = self._numbers.setdefault(work, len(self._numbers))
             self._latest = start, edges, number
@@ -303,5 +301,5 @@ class Executor:
         maps = self._runner.maps(view, arrays[view.array])
         if placed.late_at is not None:
             return OutputMemory(maps, None)
-        inside = edges.inside if edges and placed.cleared else None
+        inside = edges.inside if edges else None
         return OutputMemory(maps, self._view(view, arrays), inside)

@@ -8,9 +8,10 @@ tiled network is a loop that runs once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import cached_property
+from itertools import chain, product
 from typing import NamedTuple
 
 from znni.core.shapes import Box, Shape5, Vec3, extent, offsets, resized, round_up
@@ -70,6 +71,19 @@ class View(NamedTuple):
     first_map: int
     maps: int
     box: Box | None = None
+
+    @property
+    def all_samples(self) -> View:
+        """All samples of its maps, whatever value is there."""
+        return self._replace(value="", box=None)
+
+    def overlaps(self, other: View) -> bool:
+        """Return whether two views have maps in common."""
+        common = range(
+            max(self.first_map, other.first_map),
+            min(self.first_map + self.maps, other.first_map + other.maps),
+        )
+        return self.array == other.array and len(common) > 0
 
 
 class PlacedStep(NamedTuple):
@@ -142,12 +156,13 @@ class Edges(NamedTuple):
         whole: the box of the whole input, counted from the first sample that the step reads;
             None: its work does not depend on it.
         seen: the part of that box which the step reads.
-        inside: the samples of the output's array.
+        inside: the samples of the output's array, outside of which the step sets zeros. None: no
+            later step reads others, or they are zeros already.
     """
 
     whole: Box | None
     seen: Box | None
-    inside: Box
+    inside: Box | None
 
 
 @dataclass(frozen=True)
@@ -179,25 +194,64 @@ class Program:
         """All steps, in order."""
         return tuple(each for loop in self.loops for each in loop.steps)
 
-    def edges(self, placed: PlacedStep, start: Vec3) -> Edges | None:
-        """Return what a step reads and makes of a block; None: the network is not tiled.
+    def edges(self, start: Vec3) -> list[list[Edges | None]]:
+        """Return what the steps of each loop read and make of a block, if the network is tiled.
 
         Args:
-            placed: the step.
             start: the voxel of the whole output at which the block begins.
         """
-        step, storage = placed.step, self.storage
-        if storage is None:
-            return None
-        joined = step.takes if isinstance(step.layers[0], Concat) else ()
-        inside = storage.inside(step.gives, start // self.strides[step.gives], joined)
-        if not step.layers[0].sees_edges:
-            return Edges(None, None, inside)
-        (view,) = placed.reads
-        assert view.box is not None
-        whole = storage.whole(view.value, start // self.strides[view.value])
-        whole = whole.shifted(ZERO - view.box.start)
-        return Edges(whole, whole.intersection(Box(ZERO, view.box.size)), inside)
+        if self.storage is None:
+            return [[None] * len(loop.steps) for loop in self.loops]
+        return [self._edges(loop.steps, start, self.storage) for loop in self.loops]
+
+    def _edges(
+        self, steps: Sequence[PlacedStep], start: Vec3, storage: BlockStorage
+    ) -> list[Edges | None]:
+        """Return what the steps of a loop read and make of a block."""
+        found = list[Edges | None]()
+        zeros: dict[View, Box] = {}  # maps of arrays, which are zero outside of a box
+        for placed in steps:
+            step, maps, written = placed.step, placed.writes.all_samples, placed.writes.box
+            joined = step.takes if isinstance(step.layers[0], Concat) else ()
+            inside = storage.inside(step.gives, start // self.strides[step.gives], joined)
+            before = zeros.get(maps)
+            zeros = {it: box for it, box in zeros.items() if not it.overlaps(maps)}
+            clears = placed.cleared and self._reads_outside(placed, inside)
+            if clears and self.swept is None:
+                zeros[maps] = inside
+                assert written is not None
+                clears = before != inside or not written.within(inside)
+            whole = seen = None
+            if step.layers[0].sees_edges:
+                (view,) = placed.reads
+                assert view.box is not None
+                whole = storage.whole(view.value, start // self.strides[view.value])
+                whole = whole.shifted(ZERO - view.box.start)
+                seen = whole.intersection(Box(ZERO, view.box.size))
+            found.append(Edges(whole, seen, inside if clears else None))
+        return found
+
+    def _reads_outside(self, placed: PlacedStep, inside: Box) -> bool:
+        """Return whether later steps may read samples of a step's output outside of a box."""
+        if self.swept:  # it also reads planes that it has kept
+            return True
+        later = self._read_later[placed.step.gives]
+        return any(box is None or not box.within(inside) for box in later)
+
+    @cached_property
+    def _read_later(self) -> dict[str, frozenset[Box | None]]:
+        """The boxes of an array that steps read after a value is made in it, by the value's name.
+
+        They are those of the value's maps, even if other values are made there before.
+        """
+        found = {}
+        steps = self.steps
+        for number, placed in enumerate(steps):
+            views = chain.from_iterable(later.reads for later in steps[number + 1 :])
+            found[placed.step.gives] = frozenset(
+                it.box for it in views if it.overlaps(placed.writes)
+            )
+        return found
 
 
 def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -> Program:

@@ -37,8 +37,9 @@ AHEAD = 2
 # rows of input, weights and addresses.
 MOST_SUMS, MOST_SEEN = 144, 24
 
-# The same if values are packed: a column of voxels takes 8 registers for each of them.
-MOST_PACKED_SUMS = 112
+# The same if values are packed, by the parts of a number: each voxel of a column takes 8 registers,
+# and more threads hide the time until both parts are there.
+MOST_PACKED_SUMS = {1: 112, 2: 56}
 
 # Blocks of a multiprocessor by the sums of a thread, which are registers.
 FEW_SUMS, SOME_SUMS = 48, 80
@@ -99,8 +100,8 @@ class Taps:
     @property
     def rows(self) -> int:
         """The rows of positions of a thread: fewer if these see many numbers or make many."""
-        many = 4 * self.position_sums > (MOST_PACKED_SUMS if self.parts else MOST_SUMS)
-        return 2 if many or self.stride.y > 1 else 4
+        most = MOST_PACKED_SUMS.get(self.parts, MOST_SUMS)
+        return 2 if 4 * self.position_sums > most or self.stride.y > 1 else 4
 
     @property
     def sums(self) -> int:
@@ -124,9 +125,17 @@ class Taps:
         return self.stride.z * self.kernel.y * self.live * row
 
     @property
+    def adds_parts(self) -> bool:
+        """True if the parts of a number are added before threads load it from shared memory.
+
+        It pays if many taps see a number: not with strides or phases.
+        """
+        return self.parts == 2 and self.stride == self.phases == ONE
+
+    @property
     def blocks(self) -> int:
         """The blocks that a multiprocessor has room for."""
-        more = self.parts > 1 or (self.parts and self.phases.x > 1)  # registers beside the sums
+        more = self.parts and self.phases.x > 1  # registers beside the sums
         some = FEW_SUMS if more else SOME_SUMS
         return BLOCKS[(self.sums > FEW_SUMS) + (self.sums > some)]
 
@@ -205,6 +214,7 @@ class Tile:
             "AHEAD": AHEAD,
             "PITCH": self.pitch,
             "BLOCKS": taps.blocks,
+            "ADDS_PARTS": int(taps.adds_parts),
             "SKIPS": int(taps.kernel.volume > TAPS_TO_SKIP),
             "UNROLLED": taps.kernel.y if taps.kernel.volume <= TAPS_TO_SKIP else 1,
         }

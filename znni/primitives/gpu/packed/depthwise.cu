@@ -19,6 +19,22 @@ constexpr int WEIGHTS = STRIDE_Z * KERNEL_X * KERNEL_Y * ROW_WEIGHTS;
 
 typedef float Sums[LIVE][ROWS][PHASES_X][8];
 
+// Returns a voxel of shared memory. If ADDS_PARTS, its numbers lie there as float32: the first four in the place
+// of the high parts, and the others in that of the low parts.
+__device__ __forceinline__ Eight staged(const uint4* voxel) {
+    if (!ADDS_PARTS) return numbers_of(stored_at(voxel, PLANE * PARTS), 1.0f);
+    return of_two_vectors(reinterpret_cast<const float4*>(voxel)[0],
+                          reinterpret_cast<const float4*>(voxel)[PLANE]);
+}
+
+// Adds the parts of each number of a voxel in shared memory, once for all threads and taps that see it.
+__device__ __forceinline__ void add_parts(uint4* voxel) {
+    const Eight sums = numbers_of(stored_at(voxel, PLANE * PARTS), 1.0f);
+    float4* to = reinterpret_cast<float4*>(voxel);
+    to[0] = make_float4(sums.of[0], sums.of[1], sums.of[2], sums.of[3]);
+    to[PLANE] = make_float4(sums.of[4], sums.of[5], sums.of[6], sums.of[7]);
+}
+
 // Adds the products of a plane of input to the sums. `tile` begins at the thread's first voxel.
 __device__ __forceinline__ void add_products(Sums& sums, const uint4* tile, const float4* weights,
                                              int first, int last) {
@@ -26,10 +42,7 @@ __device__ __forceinline__ void add_products(Sums& sums, const uint4* tile, cons
     for (int kernel_x = 0; kernel_x < KERNEL_X; ++kernel_x) {
         Eight column[COLUMN];
 #pragma unroll
-        for (int y = 0; y < COLUMN; ++y) {
-            const Stored stored = stored_at(tile + y * PITCH + kernel_x, PLANE * PARTS);
-            column[y] = numbers_of(stored, 1.0f);
-        }
+        for (int y = 0; y < COLUMN; ++y) column[y] = staged(tile + y * PITCH + kernel_x);
 #pragma unroll
         for (int kernel_y = 0; kernel_y < KERNEL_Y; ++kernel_y)
 #pragma unroll
@@ -155,11 +168,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         wait_for_copies<AHEAD - 1>();
+        uint4* const brought = tiles + step % (AHEAD + 1) * (STRIDE_Z * PARTS * PLANE);
+        if (ADDS_PARTS) {
+#pragma unroll
+            for (int plane = 0; plane < STRIDE_Z; ++plane)
+#pragma unroll
+                for (int i = 0; i < COPIES; ++i)  // those of this thread have arrived
+                    if (copies(i))
+                        add_parts(brought + plane * PARTS * PLANE + threadIdx.x + i * THREADS);
+        }
         __syncthreads();
         if (step + AHEAD < steps) bring(step + AHEAD);
         commit_copies();
         if (!works) continue;
-        const uint4* tile = tiles + step % (AHEAD + 1) * (STRIDE_Z * PARTS * PLANE) + of_thread;
+        const uint4* tile = brought + of_thread;
 #pragma unroll
         for (int plane = 0; plane < STRIDE_Z; ++plane)
             add_products(sums, tile + plane * PARTS * PLANE,

@@ -102,6 +102,7 @@ class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
     """Depthwise convolution of packed values."""
 
     family: ClassVar[str] = "gpu_packed_depthwise"
+    version: ClassVar[int] = 2
 
     def prepare(self, work: PackedDepthwiseWork, weights: ConvWeights | None) -> Run:
         """Compile the kernel; order the weights as it reads them."""

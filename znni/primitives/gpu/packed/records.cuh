@@ -29,11 +29,14 @@ struct Eight {
     float of[8];
 };
 
+__device__ __forceinline__ Eight of_two_vectors(float4 low, float4 high) {
+    return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+}
+
 // Returns the numbers of a group's maps, of an array that has one for each map.
 __device__ __forceinline__ Eight of_eight_maps(const float* of_maps, int group) {
     const float4* fours = reinterpret_cast<const float4*>(of_maps) + 2 * group;
-    const float4 low = fours[0], high = fours[1];
-    return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    return of_two_vectors(fours[0], fours[1]);
 }
 
 // A voxel of a group as it is stored, part after part.
