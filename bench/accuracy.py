@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from bench.reference import convolution, pooling
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ZERO, Box, Shape5, Vec3
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.primitives.reference import activation
 
-ORIGIN = Vec3(0, 0, 0)
 SAMPLES = 64  # voxels of a layer's output that are judged
 UNPOOLED = Pool("none", Vec3(1, 1, 1))
 CORNER = 2  # voxels per axis of a network's output that are judged in a corner
@@ -30,7 +29,7 @@ def normal(shape: Shape5) -> Float32:
     return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
-def patch_input(network: Network, patch: Vec3, start: Vec3 = ORIGIN) -> Float32:
+def patch_input(network: Network, patch: Vec3, start: Vec3 = ZERO) -> Float32:
     """Return noise in 0..1 for one patch, (f, z, y, x), of one endless volume.
 
     Where patches overlap, their output voxels are the same numbers.
@@ -145,7 +144,7 @@ def corners(network: Network, y: Elsewhere) -> Corners:
     patch, p = Vec3(*y.shape[1:]), network.total_pooling
     count = patch.ceil_div(p).minimum(Vec3.of(CORNER))
     first, last = (
-        samples(network, y, start, count) for start in (ORIGIN, patch - 1 - p * (count - 1))
+        samples(network, y, start, count) for start in (ZERO, patch - 1 - p * (count - 1))
     )
     return Corners(patch, first, last)
 
@@ -174,7 +173,7 @@ class CornerReference:
 
     def error(self, found: Corners) -> float:
         """Return the largest error in the corners, relative to the largest value in them."""
-        judged = [(ORIGIN, found.first)]
+        judged = [(ZERO, found.first)]
         if found.last is not None:
             count = Vec3(*found.last.shape[1:])
             judged.append((found.patch - 1 - self._network.total_pooling * (count - 1), found.last))

@@ -25,14 +25,13 @@ from bench.ceilings import Ceilings, measure_ceilings
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, seconds_of
 from znni.core.resampling import Resampling
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ZERO, Box, Shape5, Vec3
 from znni.machine.detect import detect_host
 from znni.network.weights import Float32
 from znni.resampling.box_resampling import resample, resample_bytes
 from znni.resampling.labels import label_bytes, label_largest
 
 OURS, SCIPY, TORCH = "znni", "scipy", "torch"
-ORIGIN = Vec3(0, 0, 0)
 
 
 def resampling_command(
@@ -88,7 +87,7 @@ class Case:
     def scratch(self, threads: int) -> int:
         """Return the bytes that znni takes beside input and output."""
         declared = label_bytes if self.name == "labels" else resample_bytes
-        return declared(self.resampling, Box(ORIGIN, self.resampling.target), threads)
+        return declared(self.resampling, Box(ZERO, self.resampling.target), threads)
 
 
 def compared(case: Case, ceilings: Ceilings, effort: Effort) -> list[Row]:
@@ -147,13 +146,13 @@ def _difference(case: Case, found: NDArray[Any], wanted: NDArray[Any]) -> Row:
 def _works(case: Case, threads: int) -> Iterator[tuple[str, Callable[[], NDArray[Any]]]]:
     """Yield what each library does."""
     values, change = normal(Shape5.of(1, case.maps, Vec3.of(case.size)))[0], case.resampling
-    box, finds_labels = Box(ORIGIN, change.target), case.name == "labels"
+    box, finds_labels = Box(ZERO, change.target), case.name == "labels"
     known = np.arange(case.maps, dtype=np.uint8)
 
     def ours() -> NDArray[Any]:
         if finds_labels:
-            return label_largest(values, ORIGIN, change, box, known, threads=threads)
-        return resample(values, ORIGIN, change, box, threads=threads)
+            return label_largest(values, ZERO, change, box, known, threads=threads)
+        return resample(values, ZERO, change, box, threads=threads)
 
     def by_scipy() -> NDArray[Any]:
         found = np.stack([_zoomed(image, case) for image in values])

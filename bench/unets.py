@@ -43,7 +43,7 @@ from planner.search import Search
 from znni.core.errors import InvalidInput
 from znni.core.option_types import ACCURACIES, Accuracy
 from znni.core.processors import DeviceKind
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.engine.block import Block, alone
 from znni.engine.patch_runner import allocator_for
 from znni.engine.stopwatch import Stopwatch
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
 OURS = "znni"
 DOES_NOT_FIT = "no plan for a window in one block fits into the memory"
-ZERO = Vec3(0, 0, 0)
 
 # Voxels of a window per axis, unless another number is given. The valid U-Net takes some more, so
 # that its poolings divide.

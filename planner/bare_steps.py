@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ZERO, Box, Shape5, Vec3
 from znni.network.layers import (
     Concat,
     Conv,
@@ -98,7 +98,7 @@ def _step(
             shape = Shape5.of(batch, features, size)
             out = Shape5.of(batch, features, operation.local_size(size))
         case _:
-            rounded = operation.rounded(Box(Vec3(0, 0, 0), size))
+            rounded = operation.rounded(Box(ZERO, size))
             shape = Shape5.of(batch, features, operation.reads(rounded).size)
             out = Shape5.of(batch, operation.maps_from(features), rounded.size)
     return bare_step(operation, shape, out)
@@ -109,7 +109,7 @@ def _fused(operation: FusedOperation, features: int, batch: int, size: Vec3) -> 
     first, *others = operation.layers
     read = size
     for layer in reversed(others):
-        read = layer.reads(Box(Vec3(0, 0, 0), read)).size
+        read = layer.reads(Box(ZERO, read)).size
     convolved = _step(first, features, batch, read)
     maps = convolved.shape_out.f
     for layer in others:

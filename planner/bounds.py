@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from planner.bare_steps import sample_steps
 from planner.memory_bounds import most_items
 from planner.step_options import StepOptions
-from znni.core.shapes import FLOAT_BYTES
+from znni.core.shapes import FLOAT_BYTES, ZERO
 from znni.network.layers import (
-    NOTHING_LEFT_OUT,
     Concat,
     Conv,
     Layer,
@@ -216,7 +215,7 @@ class Bounds:
         out, items = step.shape_out, step.shape_out.n // step.shape_in.n
         operation = step.operation
         if isinstance(operation, PackedLayer):
-            operation = replace(operation, left_out=NOTHING_LEFT_OUT)  # it costs nothing
+            operation = replace(operation, left_out=ZERO)  # it costs nothing
         return out.n * out.size.volume * self._rates.get((operation, items), inf)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from planner.bare_steps import bare_step
 from planner.partition import Partition
 from planner.step_options import StepOptions
-from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3, extent, resized
+from znni.core.shapes import FLOAT_BYTES, ZERO, Shape5, extent, resized
 from znni.network.layers import Conv, Pool
 from znni.network.node import Node
 from znni.plans.rewrites.fusion import Fusion
@@ -53,7 +53,7 @@ class PartitionBounds(NamedTuple):
         other layers does not count, unless the step's output is as large.
         """
         fused = {name for it in self.fusible if not it.overwrites for name in it.between}
-        least, smaller = 0, Vec3(0, 0, 0)
+        least, smaller = 0, ZERO
         for node in reversed(partition.nodes if partition.shapes else ()):
             if isinstance(node.layer, Pool):
                 smaller = node.layer.window - 1
@@ -79,7 +79,7 @@ class PartitionBounds(NamedTuple):
         """
         if partition.storage or partition.uses_gpu or partition.input_shape.n > 1:
             return True
-        single, parts = list[Node](), [Vec3(0, 0, 0)]
+        single, parts = list[Node](), [ZERO]
         for node in partition.nodes if partition.shapes else ():
             if isinstance(node.layer, Pool) and node.layer.window.volume > 1:
                 less = node.layer.window - 1

@@ -27,7 +27,7 @@ from znni.core.processors import (
     has_own_memory,
     may_use_gpu,
 )
-from znni.core.shapes import AXES, Axis, Box, Vec3, extent
+from znni.core.shapes import AXES, ZERO, Axis, Box, Vec3, extent
 from znni.machine.machine import Machine
 from znni.network.frames import can_be_swept
 from znni.network.network import Network
@@ -35,8 +35,8 @@ from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 from znni.plans.rewrites import split_convolution
 
 # A box whose reads differ along the axes if a layer does not treat them alike.
-VOXEL = Box(Vec3(0, 0, 0), Vec3.of(1))
-SAMPLE = Box(Vec3(0, 0, 0), Vec3.of(60))
+VOXEL = Box(ZERO, Vec3.of(1))
+SAMPLE = Box(ZERO, Vec3.of(60))
 
 
 @dataclass(eq=False)

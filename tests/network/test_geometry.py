@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import NETWORKS
 
-from znni.core.shapes import Box, Vec3, offsets
+from znni.core.shapes import ZERO, Box, Vec3, offsets
 from znni.network.frames import _geometry_along, whole_sizes
 from znni.network.geometry import block_geometry, context, over, whole_input
 from znni.network.network import Network
@@ -22,7 +22,6 @@ from znni.network.weights import Weights, random_weights
 from znni.primitives import tiled_reference
 from znni.primitives.reference import Float64
 
-ZERO = Vec3(0, 0, 0)
 small = graphs(depth=2, most_maps=3)
 sizes = st.builds(Vec3, *[st.integers(1, 20)] * 3)
 few = st.builds(Vec3, *[st.integers(1, 14)] * 3)

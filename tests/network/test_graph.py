@@ -9,13 +9,11 @@ from hypothesis import given
 from random_networks import networks
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.network.geometry import block_geometry, context, over, whole_input
 from znni.network.layers import Add, Conv, Multiply, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT, Node, readers_of
-
-ZERO = Vec3(0, 0, 0)
 
 
 def conv(name: str, maps: int, kernel: int) -> Conv:

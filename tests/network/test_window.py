@@ -21,7 +21,6 @@ from znni.network.network_as_text import network_text
 from znni.network.network_file import network_from_text
 from znni.network.window import Window
 
-ORIGIN = Vec3(0, 0, 0)
 NET = """\
 name: net
 layers:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from planner.tiled_segments import tiled_segment
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.network.geometry import block_geometry, over, whole_input
 from znni.network.layers import Activation, Add, Affine, Concat, Conv, Padding
 from znni.network.network import Network
@@ -29,7 +29,6 @@ from znni.plans.rewrites.fusion_rules import fusions
 from znni.plans.segments import Segment, Step
 from znni.plans.storage_sharing import needs_zeros
 
-ZERO = Vec3(0, 0, 0)
 SPOILT = -1
 Tags = NDArray[np.int64]
 

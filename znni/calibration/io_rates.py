@@ -26,12 +26,12 @@ from znni.calibration.database import CostDatabase
 from znni.calibration.memory_rates import cold_seconds, touched_seconds
 from znni.core.chunks import CHUNK, chunk_extents
 from znni.core.option_types import Codec, Form, OutputType
-from znni.core.shapes import Box, Vec3, offsets
+from znni.core.shapes import ZERO, Box, Vec3, offsets
 from znni.core.volume import NewOutput
 from znni.engine.backends.host.recombine import recombine
 from znni.engine.reading import read_input
 from znni.engine.stages.convert import convert
-from znni.engine.tiles import ZERO, make_job
+from znni.engine.tiles import make_job
 from znni.machine.handling_times import READ, ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine

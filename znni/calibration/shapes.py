@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from planner.cost_model import built_in_seconds
 from znni.calibration.effort import Effort
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ZERO, Box, Shape5, Vec3
 from znni.machine.packed_arrays import GROUP, packed_bytes
 from znni.network.layers import (
     NO_PADDING,
@@ -73,8 +73,6 @@ UNEVEN = 0.5
 
 # The most calls that are drawn to find enough suitable ones.
 MOST_DRAWN = 40_000
-
-ORIGIN = Vec3(0, 0, 0)
 
 
 class Call(NamedTuple):
@@ -194,7 +192,7 @@ def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]
         pair = ConvPair(wide, Conv("after", 2 * fine, fine, Vec3.of(1), "identity"))
         yield [
             *(
-                Call(layer, Shape5.of(1, maps, layer.reads(layer.rounded(Box(ORIGIN, size))).size))
+                Call(layer, Shape5.of(1, maps, layer.reads(layer.rounded(Box(ZERO, size))).size))
                 for layer, maps in layers
             ),
             Call(pair, Shape5.of(1, fine, size)),

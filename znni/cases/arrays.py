@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from znni.cases.label_kernels import overlay, renumber
 from znni.core.array_like import ArrayLike
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.volumes.array import ArrayVolume
 
 Slices: TypeAlias = tuple[slice, slice, slice, slice]
@@ -173,8 +173,8 @@ class Pasted:
         for one, value in zip(part, around, strict=True):
             one.fill(value)
         if common := wanted.intersection(self._box):
-            inside = common.shifted(Vec3(0, 0, 0) - self._box.start)
-            at = common.shifted(Vec3(0, 0, 0) - wanted.start)
+            inside = common.shifted(ZERO - self._box.start)
+            at = common.shifted(ZERO - wanted.start)
             part[:, *at.slices] = self._array[maps, *inside.slices]
         return part
 

@@ -20,10 +20,10 @@ from znni.cases.preparation import Preparation, rules_of
 from znni.cases.scan import Scan
 from znni.cases.slabs import ROOM
 from znni.cases.values import change_values, changed_bytes
-from znni.core.shapes import FLOAT_BYTES, Box
+from znni.core.shapes import FLOAT_BYTES, ZERO, Box
 from znni.engine.reading import read_input
 from znni.engine.run_state import Progress, no_progress
-from znni.engine.tiles import ZERO, Job
+from znni.engine.tiles import Job
 from znni.network.weights import Float32
 from znni.resampling.box_resampling import bounds_of, resample
 

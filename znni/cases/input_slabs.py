@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from znni.core.resampling import Resampling
-from znni.core.shapes import FLOAT_BYTES, Box, Vec3
+from znni.core.shapes import FLOAT_BYTES, ZERO, Box, Vec3
 from znni.engine.stages.read import COPIES_READ
-from znni.engine.tiles import ZERO
 from znni.resampling.box_resampling import resample_bytes
 from znni.volumes.array import ArrayVolume
 

@@ -22,12 +22,11 @@ from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
 from znni.core.run_options import ValueOptions
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.volume import Point
 from znni.core.voxel_size import VoxelSize
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.statistics import MOMENT_BYTES, Moments, normalized
-from znni.engine.tiles import ZERO
 from znni.network.case_rules import CaseRules, ResampleRule
 from znni.network.input_scaling import AS_STORED, Fixed, InputScaling, Normalization, ZScore
 from znni.network.network import Network

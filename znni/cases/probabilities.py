@@ -22,10 +22,9 @@ from znni.cases.scan import Scan
 from znni.cases.scan_geometry import geometry_of
 from znni.core.array_like import ArrayLike
 from znni.core.errors import RunFailed
-from znni.core.shapes import FLOAT_BYTES, Box, Vec3
+from znni.core.shapes import FLOAT_BYTES, ZERO, Box, Vec3
 from znni.engine.labels import labels_for
 from znni.engine.run_state import Progress, no_progress
-from znni.engine.tiles import ZERO
 from znni.network.network import Network
 from znni.volumes.locate import open_volume
 from znni.volumes.stored import errors_as, reason

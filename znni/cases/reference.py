@@ -15,7 +15,7 @@ from scipy import ndimage
 
 from znni.cases.scan import Scan
 from znni.core.resampling import Resampling
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.network.case_rules import ScaleRange
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, ZScore
 from znni.network.network import Network
@@ -33,7 +33,7 @@ class ScanInMemory:
     """
 
     def __init__(self, scan: Scan, network: Network) -> None:
-        whole = Box(Vec3(0, 0, 0), scan.volume.size)
+        whole = Box(ZERO, scan.volume.size)
         values = scan.volume.read(whole)
         scaling = network.scaling
         self.crop = _around(_nonzero(values)) if scaling.crops else whole
@@ -106,11 +106,11 @@ class ResampledScan:
         Raises:
             ValueError: the values are changed by statistics of all of them.
         """
-        volume = Box(Vec3(0, 0, 0), self._resampling.target)
+        volume = Box(ZERO, self._resampling.target)
         inside = box.intersection(volume)
         assert inside is not None
         found = np.zeros((self._scan.network.in_features, *box.size))
-        at = inside.shifted(Vec3(0, 0, 0) - box.start)
+        at = inside.shifted(ZERO - box.start)
         found[:, *at.slices] = self._changed(self._inside(inside))
         return found
 
@@ -185,6 +185,6 @@ def _around(mask: NDArray[np.bool_]) -> Box:
     """Return the box around the true voxels of a mask; all of it if there are none."""
     along = [np.flatnonzero(mask.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))]
     if not len(along[0]):
-        return Box(Vec3(0, 0, 0), Vec3(*mask.shape))
+        return Box(ZERO, Vec3(*mask.shape))
     start = Vec3(*(int(each[0]) for each in along))
     return Box(start, Vec3(*(int(each[-1]) + 1 for each in along)))

@@ -18,7 +18,7 @@ from znni.cases.scan import Scan, open_scan
 from znni.core.errors import InvalidInput
 from znni.core.logged import telling_if_long
 from znni.core.option_types import VERIFIED_VOXELS
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.text import counted
 from znni.engine.labels import labels_for
 from znni.engine.run_state import Progress, no_progress
@@ -211,7 +211,7 @@ def _labels(volume: ArrayVolume, scan: Scan, maps: int) -> ArrayVolume:
             f"{volume.name} has {counted(volume.features, 'map')} of {volume.size}, and the scan "
             f"has {scan.volume.size} voxels; give the labels of this scan"
         )
-    return ArrayVolume(turned.read(Box(Vec3(0, 0, 0), turned.size)), volume.name)
+    return ArrayVolume(turned.read(Box(ZERO, turned.size)), volume.name)
 
 
 def _labelled(labels: ArrayVolume, count: int, generator: np.random.Generator) -> list[Vec3]:

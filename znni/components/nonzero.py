@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from znni.components.runs import FALSE
 from znni.components.slabs import MOST_COMPONENTS, Painting
 from znni.components.volume_components import components_bytes, find_components
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 
 # Returns the values (f, z, y, x) of a box.
 ReadValues: TypeAlias = Callable[[Box], NDArray[Any]]
@@ -64,7 +64,7 @@ def nonzero_mask(
     zeros = find_components(
         mask_of, extents, slab, classes=FALSE, connectivity=6, most_components=most_components
     )
-    box = reduce(Box.hull, occupied) if occupied else Box(Vec3(0, 0, 0), extents)
+    box = reduce(Box.hull, occupied) if occupied else Box(ZERO, extents)
     number = zeros.tables.number
     hole = ~zeros.touches_border[number]
     paint = np.ones(number.size, np.uint8)

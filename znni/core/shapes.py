@@ -75,6 +75,9 @@ class Vec3(NamedTuple):
         return f"{self.z}x{self.y}x{self.x}"
 
 
+ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
+
+
 def _three(value: int | Vec3) -> tuple[int, int, int]:
     return (value, value, value) if isinstance(value, int) else value
 
@@ -259,7 +262,7 @@ def fragments(size: Vec3, window: Vec3) -> Vec3 | None:
     All ``window.volume`` offsets give fragments of one size only if ``size + 1`` is a multiple
     of the window (ZNNi, section V).
     """
-    return max_pooling(size, window) if (size + 1) % window == Vec3(0, 0, 0) else None
+    return max_pooling(size, window) if (size + 1) % window == ZERO else None
 
 
 def offsets(window: Vec3) -> Iterator[Vec3]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.resampling import Resampling
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.engine.block import Block
 from znni.engine.labels import Labels
 from znni.network.weights import ConvWeights, Float32
@@ -79,7 +79,7 @@ class Blended:
 
     def maps(self) -> Float32:
         """Return the output's maps (f', z, y, x)."""
-        values = self._output(Box(Vec3(0, 0, 0), self._size))
+        values = self._output(Box(ZERO, self._size))
         return values if self.head is None else self._headed(values)
 
     def labels(self, labels: Labels) -> NDArray[Any]:
@@ -89,7 +89,7 @@ class Blended:
         maps = len(self.values) if self.head is None else len(self.head.bias)
         result = np.empty((labels.features(maps), *self._size), labels.dtype)
         rows = max(1, LABEL_PIECE // (maps * self._size.x))
-        for piece in Box(Vec3(0, 0, 0), self._size).cut(Vec3(1, rows, self._size.x)):
+        for piece in Box(ZERO, self._size).cut(Vec3(1, rows, self._size.x)):
             result[:, *piece.slices] = self._labels_of(self._output(piece), labels)
         return result
 

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.engine.scaling import StoredScaling
-from znni.engine.tiles import ZERO, Tile
+from znni.engine.tiles import Tile
 from znni.network.window import Window
 
 # What the values of a block are:

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import UnusableValues
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.block import Block
 from znni.engine.mask import outside_mask, wanted_voxels
 from znni.engine.reading import read_input, read_stored
 from znni.engine.scaling import StoredScaling
-from znni.engine.tiles import ZERO, Allocate, Job, Tile, allocate_new
+from znni.engine.tiles import Allocate, Job, Tile, allocate_new
 from znni.network.geometry import input_box, planes_before, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights

@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from znni.core.shapes import Box, Vec3, extended, extent, resized
+from znni.core.shapes import ONE, ZERO, Box, Vec3, extended, extent, resized
 from znni.engine.block import Block
 from znni.engine.scaling import StoredScaling
 from znni.network.weights import Weights
-from znni.plans.fragments import ONE, Positions, positions_after
+from znni.plans.fragments import Positions, positions_after
 from znni.plans.primitive import Catalogue, Run
 from znni.plans.program import Edges, PlacedStep, Program, View
 from znni.plans.segments import Step
@@ -202,7 +202,7 @@ class Executor:
             self._passed = [0] * len(self._loops)
             self._behind = (back - 1) * swept.new if back else NOTHING_BEHIND
             stop = extended(Vec3(*given.values.shape[2:]), axis, -back * swept.new)
-            start = resized(Vec3(0, 0, 0), axis, extent(stop, axis) - planes)
+            start = resized(ZERO, axis, extent(stop, axis) - planes)
             values = self._runner.within(given.values, Box(start, stop))
             at = tuple(extended(it, axis, -back * swept.new) for it in given.at)
             self._loop(0, given._replace(values=values, at=at), put, target)

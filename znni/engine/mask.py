@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, UnusableValues
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
-from znni.engine.tiles import ZERO, Job
+from znni.engine.tiles import Job
 
 # Bytes of a mask that are read at a time. They are part of the memory declared for a process.
 MASK_BYTES = 2**20

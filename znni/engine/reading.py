@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from znni.core.errors import UnusableValues
 from znni.core.option_types import Pad
-from znni.core.shapes import FLOAT_BYTES, Box, Vec3
+from znni.core.shapes import FLOAT_BYTES, ZERO, Box, Vec3
 from znni.core.volume import Volume
 from znni.engine.precision_warning import warn_of_large_integers
 from znni.engine.scaling import StoredScaling, fixed_of_maps, scale, stay_finite
 from znni.engine.stages.read import COPIES_READ
-from znni.engine.tiles import ZERO, Allocate, Job, allocate_new
+from znni.engine.tiles import Allocate, Job, allocate_new
 from znni.machine.io_threads import at_once, finish, io_threads, mapped
 from znni.network.input_scaling import InputScaling
 from znni.network.weights import Float32

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.option_types import ACCURACIES, Accuracy, OutputType
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box
 from znni.core.volume import Output
 from znni.engine.labels import LABELS_APART
 from znni.engine.pipeline import Turn
@@ -149,7 +149,7 @@ def state_of_block(
         output: has the block.
         job: which output is wanted.
     """
-    only = Remaining(job, [(Box(Vec3(0, 0, 0), job.output), True), (block, False)])
+    only = Remaining(job, [(Box(ZERO, job.output), True), (block, False)])
     check = Comparison(output, ROUNDING[state.dtype][1], state.labels is not None)
     return replace(
         state,

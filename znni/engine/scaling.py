@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.network.input_scaling import Fixed, InputScaling
 from znni.network.network import Network
 from znni.network.weights import Float32
@@ -22,7 +22,6 @@ from znni.network.weights import Float32
 # memory as one of float32.
 MOST_STORED_BYTES = 2
 
-ZERO = Vec3(0, 0, 0)
 
 # The most scalings of input for which an answer is cached: whether values stay finite.
 MOST_SCALINGS = 64

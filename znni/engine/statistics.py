@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from znni.components.nonzero import occupied_box
 from znni.core.errors import InvalidInput, UnusableValues
-from znni.core.shapes import FLOAT_BYTES, Box, Vec3
+from znni.core.shapes import FLOAT_BYTES, ZERO, Box, Vec3
 from znni.core.volume import Volume
 from znni.network.input_scaling import LEAST_DEVIATION, Fixed, Percentiles, Within, ZScore
 from znni.network.network import Network
@@ -294,7 +294,7 @@ def _warn_of_borders(occupied: Sequence[Box], size: Vec3) -> None:
 
 def _around(occupied: Sequence[Box], size: Vec3) -> Box:
     """Return the box around others, or the whole volume if there are none."""
-    whole = Box(Vec3(0, 0, 0), size)
+    whole = Box(ZERO, size)
     return reduce(Box.hull, occupied) if occupied else whole
 
 
@@ -311,7 +311,7 @@ def _blocks(
 
     They have a type of at most 16 bits, or float32, as the network sees them.
     """
-    whole = Box(Vec3(0, 0, 0), volume.size)
+    whole = Box(ZERO, volume.size)
     boxes = whole.cut(BLOCK._replace(z=max(1, BLOCK.z // volume.features)))
 
     def counting(box: Box) -> tuple[int, Box | None, list[Values]]:

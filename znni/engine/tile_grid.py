@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from znni.core.shapes import Axis, Box, Vec3, by_columns
-from znni.engine.tiles import ONE, ZERO, Job, Tile
+from znni.core.shapes import ONE, ZERO, Axis, Box, Vec3, by_columns
+from znni.engine.tiles import Job, Tile
 
 
 class TileGrid:

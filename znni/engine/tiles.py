@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.option_types import Border, Pad, check_names
-from znni.core.shapes import Axis, Box, Region, Vec3, by_columns, extent, resized
+from znni.core.shapes import ONE, ZERO, Axis, Box, Region, Vec3, by_columns, extent, resized
 from znni.network.geometry import context, over, whole_input
 from znni.network.network import Network
 from znni.network.window import Window, missing_window
@@ -23,9 +23,6 @@ class Allocate(Protocol):
 
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, /) -> NDArray[Any]:
         """Return an array of a shape (f, z, y, x), whose values are not set."""
-
-
-ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ def make_job(
             )
         possible = Box(before, before + volume - view + 1)
     else:
-        possible = Box(Vec3(0, 0, 0), volume)
+        possible = Box(ZERO, volume)
     wanted = _wanted(roi, possible, border, volume)
     if not network.is_tiled:
         return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)

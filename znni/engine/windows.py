@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ONE, ZERO, Box, Shape5, Vec3
 from znni.engine.block import Block
 from znni.engine.executor import Array, Fragments
 from znni.network.geometry import given_window, input_box
@@ -20,8 +20,6 @@ from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.network.window import Copy, Window
 from znni.primitives.cpu.common.workers import workers
-
-ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
 
 class Sums(NamedTuple):

@@ -7,12 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, ZERO, Vec3
 from znni.importing import checks
 from znni.importing.calls import OperatorCall, Value
 from znni.importing.margins import Unsuited
 from znni.importing.steps import GraphStep, Layered, convolution
-from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import ConvTranspose, Padding, PadLayer, Upsample
 from znni.network.padding import Beyond
 

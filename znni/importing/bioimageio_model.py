@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.core.shapes import Vec3
+from znni.core.shapes import ZERO, Vec3
 from znni.core.text import counted
 from znni.importing.axis_order import reordered
 from znni.importing.bioimageio_description import (
@@ -270,7 +270,7 @@ def _window(graph: Graph, model: Description, sample: Sample) -> Window | None:
     extents = [0 if extent is None else extent for extent in given.extents]
     fixed, tested = given.in_space(extents), Vec3(*sample.given.shape[1:])
     size = Vec3(*(one or other for one, other in zip(fixed, tested, strict=True)))
-    halo = Vec3(0, 0, 0)
+    halo = ZERO
     for output in model.outputs:
         halo = halo.maximum(output.in_space(output.halo))
     shares = [2 * edge / extent for edge, extent in zip(halo, size, strict=True)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, option
+from znni.core.shapes import ONE
 from znni.importing.axis_order import AXES, order_of, reordered
 from znni.importing.bioimageio_files import is_package
 from znni.importing.bioimageio_model import read_model
@@ -34,7 +35,7 @@ from znni.importing.torch_module import read_module
 from znni.importing.znn_hdf5 import read_znn
 from znni.network.geometry import with_window
 from znni.network.input_scaling import AS_STORED
-from znni.network.layer_geometry import NO_PADDING, ONE
+from znni.network.layer_geometry import NO_PADDING
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, ZERO, Vec3
 from znni.importing.open_layers import (
     OpenLayer,
     after_affine,
@@ -30,7 +30,6 @@ from znni.importing.open_layers import (
 from znni.importing.steps import Graph, GraphStep, Layered, Nonlinearity, affine
 from znni.network.geometry import context
 from znni.network.input_scaling import InputScaling
-from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import Affine, Concat, Conv, Pool, Upsample
 from znni.network.network import Network
 from znni.network.network_as_text import OUTPUTS, kind_of

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, ZERO, Vec3
 from znni.importing.steps import Graph, Layered, Nonlinearity, Operation
-from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
+from znni.network.layer_geometry import NO_PADDING
 from znni.network.layers import Affine, Conv, ConvTranspose, Padding, Upsample
 
 

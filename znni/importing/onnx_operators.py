@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ZERO
 from znni.importing import checks
 from znni.importing.axis_operators import END
 from znni.importing.calls import Value
@@ -98,7 +98,7 @@ def _automatic(node: NodeCall, automatic: str, given: Mapping[str, object]) -> o
     )
     size = node.held.size
     reach = (window - 1) * spread + 1
-    total = ((size.ceil_div(step) - 1) * step + reach - size).maximum(Vec3(0, 0, 0))
+    total = ((size.ceil_div(step) - 1) * step + reach - size).maximum(ZERO)
     less = total // 2
     sides = (less, total - less) if automatic == "SAME_UPPER" else (total - less, less)
     return [*sides[0], *sides[1]]

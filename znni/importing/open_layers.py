@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from znni.core.shapes import ZERO
 from znni.importing.steps import Float64, Layered, Nonlinearity, convolution
-from znni.network.layer_geometry import ZERO
 from znni.network.layers import (
     Add,
     Affine,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, ZERO, Vec3
 from znni.importing.checks import (
     count,
     extents,
@@ -24,7 +24,6 @@ from znni.importing.checks import (
 )
 from znni.importing.steps import Float64, Layered, Nonlinearity, affine
 from znni.importing.steps import convolution as convolved
-from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import LEAKY_SLOPE, ConvTranspose, GlobalPool, Normalize, Pool, VoxelNorm
 from znni.network.pooling import Reduce
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from znni.core.errors import InvalidInput, RunFailed, first_line
 from znni.core.memory_errors import DoesNotFit
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ONE, ZERO, Box, Vec3
 from znni.core.text import in_units
 from znni.importing.folding import Folded
 from znni.importing.steps import Original, Sample
@@ -30,7 +30,6 @@ from znni.machine.detect import detect_host
 from znni.network.frames import whole_sizes
 from znni.network.geometry import context, whole_input, with_window
 from znni.network.input_scaling import AS_STORED
-from znni.network.layer_geometry import ONE
 from znni.network.layers import Affine, Conv, ConvTranspose, Normalize
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
@@ -109,7 +108,7 @@ def compare_sample(
         return f"{sample.name} cannot be computed here: {error}"
     if _slides(folded):
         extents = Vec3(*sample.output.shape[1:])
-        ours = _strided(ours, Vec3(0, 0, 0), _stride(folded), extents)
+        ours = _strided(ours, ZERO, _stride(folded), extents)
     elif isinstance(original, Original):
         ours = _without_margin(ours, sample.output, original, size)
     if ours.shape != sample.output.shape:
@@ -148,7 +147,7 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
     if not slides:
         network = replace(network, window=None, scaling=AS_STORED)
     x = _random(network, size + stride - 1)
-    starts = list(dict.fromkeys((Vec3(0, 0, 0), stride - 1)))
+    starts = list(dict.fromkeys((ZERO, stride - 1)))
     try:
         parts = (x[:, *Box(start, start + size).slices] for start in starts)
         theirs = [original.run(np.ascontiguousarray(part)) for part in parts]

@@ -14,12 +14,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.core.voxel_size import VoxelSize
 from znni.network.activations import LEAKY_SLOPE, increases
 from znni.network.case_rules import CaseRules
 from znni.network.input_scaling import AS_STORED, InputScaling
-from znni.network.layer_geometry import NO_PADDING, ONE
+from znni.network.layer_geometry import NO_PADDING
 from znni.network.layers import Activation, Affine, Conv, Layer, Padding
 from znni.network.node import INPUT
 from znni.network.weights import Float32

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.option_types import BlendedActivation
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.engine.run_state import Progress
 from znni.network.frames import reads_of, whole_sizes
 from znni.network.layers import Conv, ConvTranspose, Layer, Model, Normalize, Pool, Weighted
@@ -175,8 +175,8 @@ def tiled_at(
             for name, box in zip(node.inputs, reads[node.name], strict=True)
         ]
         (taken, *_), (first, *_) = reads[node.name], node.inputs
-        inside = Box(Vec3(0, 0, 0), sizes[first]).shifted(Vec3(0, 0, 0) - taken.start)
-        inside = inside.intersection(Box(Vec3(0, 0, 0), taken.size)) or inside
+        inside = Box(ZERO, sizes[first]).shifted(ZERO - taken.start)
+        inside = inside.intersection(Box(ZERO, taken.size)) or inside
         value = local(node.layer, weights, given, inside)[0]
         kept = _within(boxes[node.name], sizes[node.name])
         values[node.name] = _window(value, boxes[node.name], kept)
@@ -202,7 +202,7 @@ def _needed(
     for node in reversed(network.nodes):
         boxes[node.name] = node.layer.rounded(boxes[node.name])
         if isinstance(node.layer, Normalize | Model):
-            boxes[node.name] = Box(Vec3(0, 0, 0), sizes[node.name])
+            boxes[node.name] = Box(ZERO, sizes[node.name])
         reads[node.name] = reads_of(node, boxes[node.name], sizes)
         for name, read in zip(node.inputs, reads[node.name], strict=True):
             known = _within(read, sizes[name])
@@ -283,7 +283,7 @@ def _resampled(window: Window, at: Vec3, means: Mapping[Vec3, AtVoxel]) -> AtVox
 
 def _within(box: Box, size: Vec3) -> Box:
     """Return the part of a box within a whole value; it is empty at an edge if there is none."""
-    start = box.start.maximum(Vec3(0, 0, 0)).minimum(size)
+    start = box.start.maximum(ZERO).minimum(size)
     return Box(start, box.stop.minimum(size).maximum(start))
 
 
@@ -291,7 +291,7 @@ def _window(values: Float64, known: Box, wanted: Box) -> Float64:
     """Return the values (f, z, y, x) of another box; those that are not known are zero."""
     found = np.zeros((len(values), *wanted.size))
     if common := known.intersection(wanted):
-        origin = Vec3(0, 0, 0)
+        origin = ZERO
         source = common.shifted(origin - known.start)
         target = common.shifted(origin - wanted.start)
         found[:, *target.slices] = values[:, *source.slices]

@@ -17,7 +17,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.option_types import Channel, Compression, PointInTime, StoredType
 from znni.core.plan_options import memory_size
 from znni.core.run_options import InputOptions
-from znni.core.shapes import Box, Region, Vec3
+from znni.core.shapes import ZERO, Box, Region, Vec3
 from znni.core.text import counted, in_units
 from znni.core.volume import NewOutput
 from znni.engine.run_state import Progress, no_progress
@@ -39,7 +39,6 @@ ROOM = 2**30  # bytes of memory beside those of the process at the start, unless
 LABELS_ROOM = 2**27  # bytes of memory to copy labels
 COPIES = 4  # of a block: as read, converted, and on its way through codecs
 LEAST = 2**26  # bytes: less makes blocks too small to be quick
-ZERO = Vec3(0, 0, 0)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.option_types import ACCURACIES, Recheck, check_names
 from znni.core.processors import DeviceKind, has_own_memory
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.text import counted, duration, in_units
 from znni.engine.tile_grid import TileGrid
 from znni.inference.request import OpenRequest
@@ -125,7 +125,7 @@ def check_sharing(asked: OpenRequest) -> None:
             f"{choice} would delete what other parts have computed; leave it out, and delete the "
             f"output yourself to start afresh"
         )
-    if job.first % job.alignment != Vec3(0, 0, 0):
+    if job.first % job.alignment != ZERO:
         start = job.center - job.first % job.alignment
         raise InvalidInput(
             f"roi begins at voxel {tuple(job.center)}, and blocks of the output at multiples of "

@@ -13,7 +13,7 @@ from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
 from znni.core.option_types import Accuracy, Border, Pad
 from znni.core.run_options import InputOptions, parse_time
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.checks import check_features
@@ -198,7 +198,7 @@ def input_of(
     features = origin.labels.features(features) if origin.labels else features
     window = origin.network.window
     extents = window.over(volume.size).output if window else volume.size
-    whole = Box(Vec3(0, 0, 0), extents)
+    whole = Box(ZERO, extents)
     if volume.size != recorded.source_extents:
         raise InvalidInput(
             f"the input is {volume.size} voxels, and {output.name} was computed from one of "
@@ -295,7 +295,7 @@ def _check_marks(
     volume: Volume,
 ) -> None:
     """Refuse an input whose marks differ from the ledger's; its time of change may differ."""
-    recorded, whole = origin.attributes, Box(Vec3(0, 0, 0), volume.size)
+    recorded, whole = origin.attributes, Box(ZERO, volume.size)
     offset = Vec3(*recorded.voxel_offset)
     region = Box(offset, offset + output.size)
     job = make_job(origin.network, volume.size, recorded.border, recorded.pad, region)

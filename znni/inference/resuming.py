@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from znni.core.errors import InvalidInput, Unreadable, UnusableValues, option
 from znni.core.memory_errors import DoesNotFit
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box
 from znni.core.volume import SAME_COMMAND, NewOutput
 from znni.engine.tiles import seen_by
 from znni.inference.request import OpenRequest, marks_of
@@ -34,7 +34,7 @@ def identified(asked: OpenRequest, weights: Weights) -> NewOutput:
         weights: the network's parameters.
     """
     network, job, wanted, mask = asked.network, asked.job, asked.wanted, asked.mask
-    whole = Box(Vec3(0, 0, 0), job.volume)
+    whole = Box(ZERO, job.volume)
     seen = seen_by(network, job)
     known = {
         "the weights": weights.sha256[:DIGITS],
@@ -53,7 +53,7 @@ def identified(asked: OpenRequest, weights: Weights) -> NewOutput:
     if asked.labels:
         known["its labels"] = str(asked.labels)
     if mask:
-        known |= fingerprint(asked.region.mask, mask, Box(Vec3(0, 0, 0), mask.size), "the mask")
+        known |= fingerprint(asked.region.mask, mask, Box(ZERO, mask.size), "the mask")
     return replace(wanted, identity=known)
 
 

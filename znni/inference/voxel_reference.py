@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.option_types import Pad
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.volume import Volume
 from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.brute_force import AtVoxel, at_voxel, tiled_at
@@ -51,7 +51,7 @@ def seen_in(volume: Volume, origin: Origin, box: Box) -> NDArray[np.float32]:
         read = read.take([voxel - low[axis] for voxel in voxels], axis=axis + 1)
     values = _scaled(read, scaling)
     if pad == "constant" or scaling.box:
-        known = scaling.box or Box(Vec3(0, 0, 0), volume.size)
+        known = scaling.box or Box(ZERO, volume.size)
         for axis, (positions, *ends) in enumerate(zip(axes, *known, strict=True), start=1):
             beyond = [i not in range(*ends) for i in positions]
             np.moveaxis(values, axis, 0)[beyond] = 0

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ONE, ZERO, Box, Vec3
 from znni.core.text import counted
 from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
 from znni.network.layer_checks import LayerBase, check_count, check_extents
-from znni.network.layer_geometry import NO_PADDING, ONE, ZERO, Padding, SlidBox
+from znni.network.layer_geometry import NO_PADDING, Padding, SlidBox
 
 
 class _Kernels(LayerBase):

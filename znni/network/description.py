@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from znni.core.shapes import ONE
 from znni.core.text import counted
-from znni.network.layer_geometry import ONE
 from znni.network.layers import (
     LEAKY_SLOPE,
     NO_PADDING,

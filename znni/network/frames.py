@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from znni.core.shapes import AXES, Axis, Box, Vec3, extent, resized
+from znni.core.shapes import AXES, ZERO, Axis, Box, Vec3, extent, resized
 from znni.network.layers import GlobalPool, Join, Model, Normalize, PadLayer, Upsample, WholeWindow
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
-
-ZERO = Vec3(0, 0, 0)
 
 
 @dataclass(frozen=True)

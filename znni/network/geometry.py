@@ -16,15 +16,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Shape5, Vec3, extent, resized
+from znni.core.shapes import ZERO, Box, Shape5, Vec3, extent, resized
 from znni.network.frames import BlockGeometry, frames_of_block, whole_sizes
 from znni.network.layers import Model, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.network.order import order_of_lowest_peak
 from znni.network.window import Window
-
-ZERO = Vec3(0, 0, 0)
 
 # The longest period of a network's lattices, far beyond any that is trained.
 LONGEST_PERIOD = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Vec3
+from znni.core.shapes import ZERO, Vec3
 from znni.network.layers import Join, Upsample
 from znni.network.node import INPUT, Node
 
@@ -71,7 +71,7 @@ def _check_shift(network: Network, node: Node) -> None:
 
     So the first block has the sample that is repeated.
     """
-    if not isinstance(node.layer, Upsample) or node.layer.shift == Vec3(0, 0, 0):
+    if not isinstance(node.layer, Upsample) or node.layer.shift == ZERO:
         return
     most = network.alignment // network.strides[node.name] - 1
     if not node.layer.shift.within(most):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, StrictBool
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.yaml_file import Entry
 from znni.network.input_scaling import (
     Crop,
@@ -44,7 +44,7 @@ def _box(value: Any) -> Box:
     try:
         start, stop = (Vec3(*map(index, ends)) for ends in value)
     except (TypeError, ValueError):
-        start = stop = Vec3(0, 0, 0)
+        start = stop = ZERO
     if min(start) < 0 or min(stop - start) < 1:
         raise ValueError("give the first voxel and the end, as [[0, 8, 8], [64, 120, 120]]")
     return Box(start, stop)

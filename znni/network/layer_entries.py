@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, PlainValidator, model_validator
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ZERO, Vec3
 from znni.core.yaml_file import LARGEST, Count, Entry, is_count
 from znni.network.activations import LEAKY_SLOPE
-from znni.network.layer_geometry import NO_PADDING, ZERO
+from znni.network.layer_geometry import NO_PADDING
 from znni.network.layers import (
     Activation,
     Add,

@@ -5,11 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar, NamedTuple, Self
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.network.layer_checks import LayerBase
-
-ONE = Vec3(1, 1, 1)
-ZERO = Vec3(0, 0, 0)
 
 
 class Padding(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ZERO, Vec3
 from znni.network.activations import LEAKY_SLOPE, Activation
 from znni.network.convolutions import Conv, ConvTranspose
 from znni.network.layer_geometry import NO_PADDING, Padding
@@ -160,9 +160,6 @@ class SummedConvPair(Fused):
 FusedOperation: TypeAlias = PooledConv | SummedConv | ConvPair | SummedConvPair
 
 
-NOTHING_LEFT_OUT = Vec3(0, 0, 0)
-
-
 @dataclass(frozen=True)
 class PackedLayer:
     """A layer whose input or output is packed: float16, 8 maps of a voxel together.
@@ -189,7 +186,7 @@ class PackedLayer:
     parts: int = 1
     leaves: bool = False
     norm: Normalize | None = None
-    left_out: Vec3 = NOTHING_LEFT_OUT
+    left_out: Vec3 = ZERO
 
     @property
     def name(self) -> str:
@@ -220,7 +217,7 @@ def unnamed(operation: Operation) -> Operation:
     if isinstance(operation, PackedLayer):
         norm = operation.norm and replace(operation.norm, name=operation.norm.kind)
         layer = _unnamed_layer(operation.layer)
-        return replace(operation, layer=layer, norm=norm, left_out=NOTHING_LEFT_OUT)
+        return replace(operation, layer=layer, norm=norm, left_out=ZERO)
     return _unnamed_layer(operation)
 
 

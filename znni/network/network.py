@@ -14,7 +14,7 @@ from pathlib import Path
 
 from znni.core import html
 from znni.core.file_fields import UNLESS_DEFAULT
-from znni.core.shapes import Axis, Box, Shape5, Vec3, extended, extent, resized
+from znni.core.shapes import ZERO, Axis, Box, Shape5, Vec3, extended, extent, resized
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize
 from znni.network.case_rules import CaseRules
@@ -326,7 +326,7 @@ class Network:
         Its region is then the hull of the regions that they need. Coordinates are those of the
         output block, whose first voxel is 0.
         """
-        regions = {self.output: Box(Vec3(0, 0, 0), output)}
+        regions = {self.output: Box(ZERO, output)}
         for node in reversed(self.nodes):
             if not isinstance(node.layer, Conv | Pool):
                 raise ValueError(f"network {self.name} is tiled; use block_geometry")

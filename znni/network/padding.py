@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.network.layer_checks import check_extents
-from znni.network.layer_geometry import NO_PADDING, ZERO, Padding, SameVoxel
+from znni.network.layer_geometry import NO_PADDING, Padding, SameVoxel
 
 Beyond = Literal["reflect", "edge", "wrap"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, ZERO, Vec3
 from znni.network.layer_checks import check_extents
-from znni.network.layer_geometry import NO_PADDING, ONE, ZERO, Padding, SameVoxel, SlidBox
+from znni.network.layer_geometry import NO_PADDING, Padding, SameVoxel, SlidBox
 
 Reduce = Literal["max", "average"]
 

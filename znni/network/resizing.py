@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ONE, ZERO, Box, Vec3
 from znni.network.convolutions import finer
 from znni.network.layer_checks import LayerBase, check_extents
-from znni.network.layer_geometry import ONE, ZERO
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +59,7 @@ class Upsample(LayerBase):
     def context(self) -> Vec3:
         """The samples on each side that interpolation takes beside the ones it refines."""
         if self.mode == "nearest":
-            return Vec3(0, 0, 0)
+            return ZERO
         return Vec3(*(int(factor > 1) for factor in self.factor))
 
     def scaled(self, scale: Vec3) -> Vec3:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from znni.core.shapes import Vec3
-from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
+from znni.core.shapes import ONE, ZERO, Vec3
+from znni.network.layer_geometry import NO_PADDING
 from znni.network.layers import Add, Affine, Concat, Conv, Layer, Maximum, Multiply, Pool
 from znni.network.node import INPUT, Node, stride_of
 

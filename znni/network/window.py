@@ -20,7 +20,7 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.option_types import Blend, BlendedActivation, WindowRules, check_names
 from znni.core.resampling import Resampling
-from znni.core.shapes import Box, Vec3, is_extent
+from znni.core.shapes import ZERO, Box, Vec3, is_extent
 from znni.core.spline_weights import AxisTaps, Places
 from znni.network.window_counts import (
     last_without_windows,
@@ -30,7 +30,6 @@ from znni.network.window_counts import (
 )
 from znni.network.window_weights import Floats, importance
 
-ZERO = Vec3(0, 0, 0)
 NO_AXIS = "none"  # says that no windows are mirrored
 
 

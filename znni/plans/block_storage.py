@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from znni.core.shapes import Axis, Box, Shape5, Vec3, extent, resized
+from znni.core.shapes import ZERO, Axis, Box, Shape5, Vec3, extent, resized
 from znni.network.frames import BlockGeometry
 from znni.network.geometry import block_extents, block_geometry
 from znni.network.layers import (
@@ -26,8 +26,6 @@ from znni.network.node import INPUT, Node, readers_of
 from znni.plans.rewrites.fusion import Fusion
 from znni.plans.rewrites.fusion_rules import overwritten
 from znni.plans.storage_sharing import SHARING, Location, _overlap, _Sharing, needs_zeros
-
-ZERO = Vec3(0, 0, 0)
 
 # A value is made within a larger array only if the array then grows by no more than this factor.
 MOST_GROWTH = 1.25

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from znni.core.shapes import Vec3, offsets
+from znni.core.shapes import ONE, ZERO, Vec3, offsets
 from znni.plans.segments import Segment
-
-ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
 
 class Positions(NamedTuple):

@@ -25,7 +25,7 @@ from znni.core.processors import (
     Processors,
     may_use_gpu,
 )
-from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
+from znni.core.shapes import FLOAT_BYTES, ONE, Shape5, Vec3
 from znni.core.text import duration
 from znni.machine.machine import Device, Machine
 from znni.network.geometry import input_box
@@ -42,7 +42,6 @@ from znni.plans.totals import PlanMemory, PlanTime
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-ONE = Vec3(1, 1, 1)
 
 # The types of fields that hold numbers with a fraction.
 FLOATS = ("float", "float | None")

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain, product
 from typing import NamedTuple
 
-from znni.core.shapes import Box, Shape5, Vec3, extent, offsets, resized, round_up
+from znni.core.shapes import ZERO, Box, Shape5, Vec3, extent, offsets, resized, round_up
 from znni.network.layers import Concat
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
@@ -23,8 +23,6 @@ from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.segments import Segment, Step
 from znni.plans.swept import KeptPlanes, Swept
-
-ZERO = Vec3(0, 0, 0)
 
 
 class ArrayPlace(NamedTuple):

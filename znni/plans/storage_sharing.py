@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ZERO, Vec3
 from znni.network.layers import (
     Add,
     Concat,
@@ -25,8 +25,6 @@ from znni.network.layers import (
 )
 from znni.network.network import Network
 from znni.network.node import INPUT, Node, readers_of
-
-ZERO = Vec3(0, 0, 0)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from znni.core.shapes import Box, Vec3, offsets
+from znni.core.shapes import ZERO, Box, Vec3, offsets
 from znni.network.frames import whole_sizes
 from znni.network.geometry import large_input
 from znni.network.layers import (
@@ -161,12 +161,12 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             return _finished(y + weights[layer.name].bias[:, None, None, None], layer, weights)
         case Pool(padding=padding) if padding != NO_PADDING:
             seen = np.full(x.shape, -np.inf if layer.reduce == "max" else 0.0)
-            stored = Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))
+            stored = Box(ZERO, Vec3(*x.shape[1:]))
             if kept := stored.intersection(inside or stored):
                 seen[:, *kept.slices] = x[:, *kept.slices]
             return _whole(replace(layer, padding=NO_PADDING), weights, [seen], "zeros")
         case PadLayer():
-            stored = Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))
+            stored = Box(ZERO, Vec3(*x.shape[1:]))
             filled_from = stored.intersection(inside or stored)
             if filled_from is None:
                 return np.zeros_like(x)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.resampling import Resampling
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.resampling.box_resampling import part_needed
@@ -26,7 +26,7 @@ class DeviceResampling:
 
     def __init__(self, resampling: Resampling) -> None:
         self._resampling = resampling
-        whole = Box(Vec3(0, 0, 0), resampling.target)
+        whole = Box(ZERO, resampling.target)
         self._first = resampling.source_box(whole).start  # from which neighbours are counted
         rows = [np.stack(_as_integers(axis), axis=1) for axis in neighbours(resampling, whole)]
         self._along = cupy().asarray(np.concatenate(rows))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed, Unreachable, Unreadable, option
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box
 from znni.core.text import counted
 from znni.core.volume import Sink, Volume
 from znni.volumes.checksums import begin_checksum, checksum_of
@@ -152,7 +152,7 @@ def check_blocks(
         Unreachable: the output cannot be reached.
     """
     boxes = sorted(ledger.checksums)
-    whole = Box(Vec3(0, 0, 0), output.size)
+    whole = Box(ZERO, output.size)
     covered = sum(box.size.volume for box in boxes if box.within(whole))
     if covered != output.size.volume:
         raise InvalidInput(

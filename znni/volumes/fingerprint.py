@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from znni.core.errors import Unreadable
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.volume import Volume
 from znni.volumes.locate import files_of
 
@@ -56,7 +56,7 @@ def fingerprint(
 
 def _some_values(volume: Volume, part: Box, count: int) -> str:
     """Return a hash of type and values in small boxes, spread at random over a part, in order."""
-    room = (part.size - SAMPLE).maximum(Vec3(0, 0, 0))
+    room = (part.size - SAMPLE).maximum(ZERO)
     digest = sha256()
     for offset in _places(room, count):
         start = part.start + offset

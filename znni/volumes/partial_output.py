@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, LastSteps, NewOutput, ResumeState, Sink, at_once
 from znni.volumes.block_checks import check_written, write_block
@@ -53,7 +53,7 @@ class PartialOutput(ABC):
         self._partial = partial
         self._ledger = ledger
         self._earlier = ledger if isinstance(ledger, LedgerFile) and ledger.resumed else None
-        self._whole = Box(Vec3(0, 0, 0), wanted.size)
+        self._whole = Box(ZERO, wanted.size)
         self._attributes: dict[str, Any] = {}
         self._patch = wanted.size
         self._waits = False  # the output is made when the first block comes

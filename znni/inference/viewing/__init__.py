@@ -16,7 +16,7 @@ from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
 from znni.core.option_types import Viewer
 from znni.core.run_options import InputOptions
-from znni.core.shapes import Box, Region, Vec3
+from znni.core.shapes import ZERO, Box, Region, Vec3
 from znni.core.text import counted
 from znni.core.volume import Point
 from znni.inference.viewing.lazy import LazyArray
@@ -125,7 +125,7 @@ def view(
     inputs, outputs = both.input_resolutions, both.output_resolutions
 
     def apart(box: Box) -> Box:
-        return box.shifted(Vec3(0, 0, 0) - offset)
+        return box.shifted(ZERO - offset)
 
     def quick(box: Box, least: int) -> Vec3 | None:
         factors = inputs.factors + outputs.factors

@@ -8,14 +8,13 @@ from itertools import count
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.core.shapes import Box, Region, Vec3
+from znni.core.shapes import ZERO, Box, Region, Vec3
 from znni.core.volume import Grid, Volume
 from znni.volumes.stored import StoredVolume
 
 EXTENT = 192  # voxels along each axis that a page holds
 LONGEST = 4  # times as many along one axis, if the others are short
 WHOLE = 2**28  # most voxels of a volume that are read for a page unasked
-ZERO = Vec3(0, 0, 0)
 
 
 def offset_of(output: Volume, volume: Volume) -> tuple[Vec3, bool]:

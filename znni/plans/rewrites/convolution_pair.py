@@ -6,7 +6,7 @@ time.
 
 from __future__ import annotations
 
-from znni.network.layer_geometry import ONE
+from znni.core.shapes import ONE
 from znni.network.layers import Conv, ConvPair
 from znni.network.network import Network
 from znni.network.node import Node

@@ -16,14 +16,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.network.frames import whole_sizes
 from znni.network.layers import NO_PADDING, Add, Concat, Conv, ConvTranspose, Upsample
 from znni.network.network import Network
 from znni.network.node import Node, SplitConv, readers_of
 from znni.network.weights import ConvWeights, Float32, Weights
-
-ONE, ZERO = Vec3(1, 1, 1), Vec3(0, 0, 0)
 
 
 def splittable(network: Network) -> tuple[SplitConv, ...]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from znni.core.shapes import ZERO
 from znni.network.layers import Conv, ConvTranspose, Normalize, PackedLayer
 from znni.network.node import Node
-from znni.plans.block_storage import ZERO
 from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 
 

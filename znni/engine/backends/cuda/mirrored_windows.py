@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ONE, ZERO, Shape5, Vec3
 from znni.engine.block import Block
 from znni.engine.executor import Fragments
-from znni.engine.windows import ONE, ZERO, mirrored, values_of, window_place
+from znni.engine.windows import mirrored, values_of, window_place
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.locked_arrays import pinned

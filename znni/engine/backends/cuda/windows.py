@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Box
+from znni.core.shapes import ZERO, Box
 from znni.engine.after_blending import Blended, Onto, onto
 from znni.engine.backends.cuda.mirrored_windows import MirroredWindows
 from znni.engine.backends.cuda.part_runner import DevicePartRunner, Launched
@@ -24,7 +24,7 @@ from znni.engine.executor import Fragments
 from znni.engine.labels import Labels
 from znni.engine.stages.label import piece_extents
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import ZERO, BlendedWindows, WindowInputs
+from znni.engine.windows import BlendedWindows, WindowInputs
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.locked_arrays import pinned
 from znni.network.geometry import cut_for_gpu, given_window

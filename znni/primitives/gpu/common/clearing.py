@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.primitives.gpu.common.hardware import LANES
 from znni.primitives.gpu.common.kernels import strides_in_elements
@@ -35,7 +35,7 @@ def clear_outside(values: Any, inside: Box) -> None:
     Args:
         inside: the box, which lies within them and may be empty.
     """
-    if inside == Box(Vec3(0, 0, 0), Vec3(*values.shape[2:])):
+    if inside == Box(ZERO, Vec3(*values.shape[2:])):
         return
     rows = values.size // values.shape[4]
     blocks = min(MOST_BLOCKS, -(-rows * LANES // THREADS))

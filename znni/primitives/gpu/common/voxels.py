@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ZERO, Box, Shape5
 from znni.machine.cuda_kernels import source_beside
 from znni.machine.device_arena import new_device_output
 from znni.plans.cost import Cost, Memory
@@ -70,7 +70,7 @@ def seeing_edges(kernel: Any, shape: Shape5, out: Shape5) -> Callable[[Any, Box 
         shape: the shape of the input.
         out: the shape of the output. It is 0 if no sample of the input is inside.
     """
-    whole = Box(Vec3(0, 0, 0), shape.size)
+    whole = Box(ZERO, shape.size)
 
     def run(x: Any, inside: Box | None = None) -> Any:
         y, seen = new_device_output(out), whole.intersection(inside or whole)

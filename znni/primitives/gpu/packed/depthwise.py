@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ZERO, Shape5, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import kernel_with_shared, source_beside
 from znni.machine.device_arena import new_device_output
@@ -24,7 +24,6 @@ from znni.machine.packed_arrays import (
     packed_bytes,
 )
 from znni.network.layers import (
-    NOTHING_LEFT_OUT,
     Activation,
     Conv,
     ConvTranspose,
@@ -179,11 +178,11 @@ def ordered_weights(layer: Conv | ConvTranspose, weight: Float32, parts: int) ->
 
 
 def source(
-    activation: Activation, numbers: TensorFormat, *, sums: bool, left_out: Vec3 = NOTHING_LEFT_OUT
+    activation: Activation, numbers: TensorFormat, *, sums: bool, left_out: Vec3 = ZERO
 ) -> str:
     """Return the CUDA source of ``depthwise``, which is compiled with a tile's ``options``."""
     return (
-        definitions({"SUMS": int(sums), "LEAVES_OUT": int(left_out != NOTHING_LEFT_OUT)})
+        definitions({"SUMS": int(sums), "LEAVES_OUT": int(left_out != ZERO)})
         + common_source(numbers)
         + ranges_source(numbers)
         + sloped_activation_source(activation, rounded=True)

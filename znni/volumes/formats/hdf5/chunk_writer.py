@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core import system
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.machine.io_threads import at_once, finish, mapped
 from znni.volumes.formats.hdf5.chunk_reader import NOWHERE, chunk_places
 from znni.volumes.partial_file import begin_flush, write_all
@@ -43,7 +43,7 @@ class ChunkWriter:
         self._descriptor = descriptor
         self._dtype: np.dtype[Any] = dataset.dtype
         self._chunk = Vec3(*dataset.chunks[1:])
-        self._whole = Box(Vec3(0, 0, 0), Vec3(*dataset.shape[1:]))
+        self._whole = Box(ZERO, Vec3(*dataset.shape[1:]))
         self._places = _places(dataset)
         self._turns = BoundedSemaphore(MOST_WRITES)
 
@@ -56,7 +56,7 @@ class ChunkWriter:
 
         def write(place: tuple[int, Box]) -> None:
             feature, part = place
-            inside = part.shifted(Vec3(0, 0, 0) - box.start)
+            inside = part.shifted(ZERO - box.start)
             self._write_row(feature, part, values[(feature, *inside.slices)])
 
         row = self._chunk._replace(x=self._whole.stop.x)
@@ -107,7 +107,7 @@ class ChunkWriter:
         if part != chunk.intersection(self._whole):
             there = system.read_at(self._descriptor, stored.nbytes, place)
             stored.reshape(-1).view(np.uint8)[: len(there)] = np.frombuffer(there, np.uint8)
-        stored[part.shifted(Vec3(0, 0, 0) - start).slices] = values
+        stored[part.shifted(ZERO - start).slices] = values
         self._write_in_turn(stored, place)
 
     def _write_in_turn(self, stored: NDArray[Any], place: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.chunks import chunk_extents
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.formats.hdf5.axis_tags import NAMES
 from znni.volumes.formats.hdf5.chunk_reader import chunk_places
@@ -60,11 +60,11 @@ def whole_file(
         keep_ledger(file, ledger)
     made = image.getbuffer()
     # HDF5 would fill up chunks beyond the edges of the output with what its memory holds.
-    whole = Box(Vec3(0, 0, 0), wanted.size)
+    whole = Box(ZERO, wanted.size)
     for feature, part in product(range(len(values)), whole.cut(chunk)):
         place = places[(feature, *(part.start // chunk))]
         stored = np.frombuffer(made, wanted.dtype, chunk.volume, place)
-        inside = Box(Vec3(0, 0, 0), part.size)
+        inside = Box(ZERO, part.size)
         stored.reshape(chunk)[inside.slices] = values[(feature, *part.slices)]
     return made
 

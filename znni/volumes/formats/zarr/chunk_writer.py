@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.option_types import DEFAULT_COMPRESSION
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.volume import NewOutput
 from znni.machine.io_threads import at_once, finish, mapped
 from znni.volumes.formats.zarr.encoding import Encoded, encoder, file_of
 from znni.volumes.output_folder import Files
-
-ZERO = Vec3(0, 0, 0)
 
 
 @dataclass(frozen=True)

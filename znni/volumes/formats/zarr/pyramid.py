@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
 from znni.core.option_types import Coarsening
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.volume import Grid, Point
 from znni.machine.io_threads import at_once, finish_all
 
@@ -164,7 +164,7 @@ def _fill(made: Any, finer: Any, step: Vec3, coarsening: Coarsening) -> None:
     blocks = (
         (others, box)
         for others in product(*starmap(_cut, zip(made.shape[:-3], stored[:-3], strict=True)))
-        for box in Box(Vec3(0, 0, 0), size).cut(block)
+        for box in Box(ZERO, size).cut(block)
     )
 
     def fill_block(place: tuple[tuple[slice, ...], Box]) -> None:

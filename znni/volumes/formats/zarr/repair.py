@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.volumes.block_checks import strike_off_damaged
 from znni.volumes.ledger_file import LedgerFile
 
@@ -21,7 +21,7 @@ def mend(array: Any, folder: Path, ledger: LedgerFile) -> None:
     files are deleted, and all blocks in them are computed again.
     """
     extents = Vec3(*(array.shards or array.chunks)[1:])
-    whole = Box(Vec3(0, 0, 0), Vec3(*array.shape[1:]))
+    whole = Box(ZERO, Vec3(*array.shape[1:]))
     for left in folder.parent.rglob("*.partial"):  # writing one of its files was interrupted
         left.unlink()
     unfinished = whole.without(*ledger.content.checksums)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed, Unreachable, option
 from znni.core.option_types import Coarsening, Recheck
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import ZERO, Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, LastSteps, NewOutput, ResumeState, at_once
 from znni.volumes.block_checks import ReadBlock, checksum_or_none, warn_of_damaged, write_block
@@ -236,7 +236,7 @@ def _check_all_there(place: str, finished: Collection[Box], size: Vec3) -> None:
     """Refuse to complete an output if blocks are missing."""
     extents = [box.size for box in finished] or [size]
     patch = Vec3(*map(max, zip(*extents, strict=True)))  # all blocks lie on one grid
-    grid = Box(Vec3(0, 0, 0), size).cut(patch)
+    grid = Box(ZERO, size).cut(patch)
     if (first := next((box for box in grid if box not in finished), None)) is not None:
         missing = size.volume - sum(extent.volume for extent in extents if finished)
         raise RunFailed(
