@@ -127,7 +127,7 @@ class SummedConv(Fused):
     @property
     def activated(self) -> Conv:
         """The convolution with the activation of the sum."""
-        return replace(self.conv, activation=self.add.activation, slope=self.add.slope)
+        return _activated(self.conv, self.add)
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,14 @@ class SummedConvPair(Fused):
     adds_in_place: ClassVar[bool] = True
 
     @property
-    def pair(self) -> ConvPair:
-        """Both convolutions."""
-        return ConvPair(self.conv, self.after)
+    def activated(self) -> ConvPair:
+        """Both convolutions, with the activation of the sum."""
+        return ConvPair(self.conv, _activated(self.after, self.add))
+
+
+def _activated(conv: Conv, add: Add) -> Conv:
+    """Return a convolution with the activation of a sum."""
+    return replace(conv, activation=add.activation, slope=add.slope)
 
 
 # An operation of several layers.

@@ -28,6 +28,7 @@ from znni.network.layers import (
     Pool,
     PooledConv,
     SummedConv,
+    SummedConvPair,
     Upsample,
 )
 from znni.network.layers import Layer as AnyLayer
@@ -293,8 +294,11 @@ def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:
 
 
 def convolution_of(layer: Operation) -> Operation:
-    """Return the convolution that a summed one makes before it adds; another operation itself."""
-    return layer.activated if isinstance(layer, SummedConv) else layer
+    """Return the convolutions that an operation makes before it adds; any other operation itself.
+
+    They have the activation of the sum.
+    """
+    return layer.activated if isinstance(layer, SummedConv | SummedConvPair) else layer
 
 
 def convolved_with_gaps(layer: Operation, shape: Shape5) -> Shape5 | None:

@@ -10,7 +10,7 @@ from layers import MACHINE, extents, inputs, seeds
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
-from znni.network.layers import Activation, Conv, ConvPair
+from znni.network.layers import Activation, Add, Conv, ConvPair, SummedConvPair
 from znni.network.weights import ConvWeights, Weights, random_layer_weights
 from znni.primitives import tiled_reference
 from znni.primitives.cpu.pointwise_pair.primitive import PointwisePair, primitives
@@ -56,6 +56,41 @@ def test_a_pair_is_the_reference(data: st.DataObject) -> None:
         np.testing.assert_allclose(y, right, rtol=0, atol=1e-5 * max(1.0, np.abs(right).max()))
     view.fill(np.nan)
     assert np.isnan(whole).all()
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_a_summed_pair_adds_to_what_lies_in_its_output(data: st.DataObject) -> None:
+    taken, between, made = (data.draw(maps) for _ in range(3))
+    activation = data.draw(st.sampled_from(("identity", "relu", "gelu", "leaky_relu")))
+    layer = SummedConvPair(
+        Conv("first", taken, between, ONE, "gelu"),
+        Conv("second", between, made, ONE, "identity"),
+        Add("sum", activation, slope=0.3),
+    )
+    shape = Shape5.of(data.draw(st.integers(1, 2)), taken, data.draw(extents(1, 13)))
+    pair, weights = ConvPair(layer.conv, layer.after), data.draw(seeds)
+    of_both = weights_of(pair, weights)
+    x = data.draw(inputs)(shape, data.draw(seeds))
+    other = np.array(data.draw(inputs)(shape._replace(f=made), data.draw(seeds)), order="C")
+    second = tiled_reference.local(
+        pair.after, of_both, [tiled_reference.local(pair.conv, of_both, [x])]
+    )
+    right = tiled_reference.local(layer.add, of_both, [second, other])
+    run = PAIR.build(layer, shape, in_order(of_both))
+    with output_into(other):
+        y = run(x, other)
+    assert np.shares_memory(y, other)
+    np.testing.assert_allclose(y, right, rtol=0, atol=1e-5 * max(1.0, np.abs(right).max()))
+
+
+def test_a_sum_costs_the_reads_of_its_other_value() -> None:
+    first, second = Conv("first", 32, 64, ONE, "gelu"), Conv("second", 64, 32, ONE, "identity")
+    shape = Shape5(1, 32, 9, 8, 7)
+    plain = PAIR.cost(ConvPair(first, second), shape)
+    summed = PAIR.cost(SummedConvPair(first, second, Add("sum")), shape)
+    assert summed.bytes_moved == plain.bytes_moved + shape.nbytes
+    assert summed.memory == plain.memory
 
 
 @pytest.mark.parametrize(

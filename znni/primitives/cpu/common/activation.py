@@ -10,7 +10,15 @@ import numpy as np
 from znni.core.shapes import Shape5
 from znni.machine.arena import new_output
 from znni.network.activations import TRAITS, Activation
-from znni.network.layers import Conv, ConvTranspose, Elementwise, Operation, SummedConv, Weighted
+from znni.network.layers import (
+    Conv,
+    ConvTranspose,
+    Elementwise,
+    Operation,
+    SummedConv,
+    SummedConvPair,
+    Weighted,
+)
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut
 from znni.primitives.cpu.common.exponential import exponential, exponential_less_one
@@ -106,7 +114,7 @@ def with_activation(cost: Cost, activation: Activation, out: Shape5, threads: in
 
 def with_added(cost: Cost, layer: Operation, out: Shape5) -> Cost:
     """Return the cost of a convolution, with the reads of the values to which it adds, if any."""
-    if not isinstance(layer, SummedConv):
+    if not isinstance(layer, SummedConv | SummedConvPair):
         return cost
     return cost.plus(0, 1.0, out.nbytes)
 

@@ -25,7 +25,7 @@ from znni.machine.packed_arrays import (
 )
 from znni.network.layers import ConvPair, Operation, PackedLayer, SummedConvPair
 from znni.network.weights import ConvWeights, Float32, conv_weights
-from znni.plans.primitive import Run, convolved_twice
+from znni.plans.primitive import Run, convolution_of, convolved_twice
 from znni.primitives.gpu.common.activation import activation_source, has_source
 from znni.primitives.gpu.common.base import Work
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, KIB, LANES, Chip, chip_of
@@ -212,7 +212,7 @@ class GpuPackedPair(ShapedPackedPrimitive[PairWork]):
         """Decline maps whose weights shared memory does not hold."""
         if not isinstance(layer, PackedLayer) or layer.parts != self.numbers.parts:
             return None
-        pair = layer.layer.pair if isinstance(layer.layer, SummedConvPair) else layer.layer
+        pair = convolution_of(layer.layer)
         if not isinstance(pair, ConvPair) or not (layer.reads and layer.writes) or layer.sums:
             return None
         out, chip, norm = convolved_twice(pair, shape), chip_of(self.device), layer.norm
