@@ -32,8 +32,10 @@ from znni.primitives.cpu.depthwise.sweeps import Sweep, sweeps_of
 # Share of a core's nominal operations per second.
 EFFICIENCY = 0.75
 
-# Operations that take the time of starting and storing a value, for each phase along x.
-VALUE_FLOPS = 50
+# Operations that take the time of starting and storing a value: in rows without a stride, and
+# where samples are picked for a stride, or interleaved by phase, for each phase along x.
+VALUE_FLOPS = 12
+APART_FLOPS = 50
 
 # Fewest values in a worker's task: enough to hide the cost of handing it out.
 FEWEST_VALUES = 64 * 1024
@@ -64,7 +66,7 @@ class Depthwise(BoundedByItself):
         sweeps = sweeps_of(conv)
         positions = [sweep.positions(out) for sweep in sweeps]
         flops = sum(
-            (2.0 * sweep.taps + VALUE_FLOPS * sweep.rows.x_phases**2) * count * whole_vectors(width)
+            (2.0 * sweep.taps + _value_flops(sweep)) * count * whole_vectors(width)
             for sweep, (count, width) in zip(sweeps, positions, strict=True)
         )
         tables = sum(4 * out.f * sweep.taps for sweep in sweeps)
@@ -130,6 +132,12 @@ def _depthwise(layer: Operation) -> Conv | ConvTranspose | None:
     if not 1 < found.groups == found.in_features or found.stride.x > 2:
         return None
     return found if found == found.local else None
+
+
+def _value_flops(sweep: Sweep) -> int:
+    """Return the operations that take the time of starting and storing the values of a position."""
+    rows = sweep.rows
+    return VALUE_FLOPS if rows.x_step == rows.x_phases == 1 else APART_FLOPS * rows.x_phases**2
 
 
 def primitives(device: Device) -> tuple[Depthwise, ...]:
