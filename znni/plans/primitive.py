@@ -294,10 +294,7 @@ def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:
 
 
 def convolution_of(layer: Operation) -> Operation:
-    """Return the convolutions that an operation makes before it adds; any other operation itself.
-
-    They have the activation of the sum.
-    """
+    """Return the convolutions that a sum adds, with its activation; another operation itself."""
     return layer.activated if isinstance(layer, SummedConv | SummedConvPair) else layer
 
 
