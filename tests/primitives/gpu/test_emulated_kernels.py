@@ -11,6 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from emulated_gpu import EMULATED, ORDERS, emulated_gpu, needs_emulation
+from emulation.kernels_on_host import Kernel, compiled
 from layers import LOCAL, assert_accurate, case_for, random_case, scaled
 from local_primitives import MODULES, check
 
@@ -18,9 +19,11 @@ from bench import reference
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
-from znni.network.layers import NO_PADDING, Conv, Operation, PadLayer, Pool, PooledConv
+from znni.network.layers import NO_PADDING, Activation, Conv, Operation, PadLayer, Pool, PooledConv
 from znni.network.padding import Beyond
 from znni.plans.primitive import Primitive
+from znni.primitives import reference as reference_of_layers
+from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct import primitive as direct
 from znni.primitives.gpu.direct_pooled import primitive as direct_pooled
@@ -148,3 +151,34 @@ def test_fragments_of_averages() -> None:
         found = case.run(fragments)
     expected = reference.pooling_fragments(case.x, case.layer)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(case.x).max())
+
+
+@pytest.mark.parametrize(
+    ("activation", "most"), [("elu", 1e-5), ("gelu", 5e-7), ("gelu_tanh", 1e-6)]
+)
+def test_fast_activations_have_the_errors_that_they_state(
+    activation: Activation, most: float
+) -> None:
+    source = (
+        activation_source(activation, rounded=True)
+        + """
+extern "C" __global__ void apply(const float* in, float* out) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = activation(in[i]);
+}
+"""
+    )
+    large = np.geomspace(12, 3e38, 255)
+    x = np.concatenate([np.linspace(-12, 12, 15872), large, -large, [np.inf, np.nan]])
+    x = x.astype(np.float32)
+    with emulated_gpu():
+        made = cupy().empty(x.size, np.float32)
+        Kernel(compiled(source), "apply", ORDERS[0])((64,), (256,), (cupy().asarray(x), made))
+        found = np.asarray(made.get(), np.float64)
+    with np.errstate(over="ignore"):
+        exact = reference_of_layers.activation(x.astype(np.float64), activation)
+    np.testing.assert_allclose(
+        found[:-2], exact[:-2], rtol=1e-5 if activation == "elu" else 2e-7, atol=most
+    )
+    assert found[-2] == np.inf
+    assert np.isnan(found[-1])
