@@ -55,7 +55,8 @@ class HandedOut:
     Attributes:
         rounds: the number of times that the workers get work and Python waits for them. If the
             workers go through several phases at once, each phase counts.
-        tasks: the number of calls that Python makes of compiled code, in any worker.
+        tasks: the number of calls that Python makes of compiled code, in any worker. Phases need
+            none, because compiled code claims their shares.
     """
 
     rounds: int = 0

@@ -8,16 +8,16 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import Float32
+from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.phases import Phase, PhaseEmitter, PhaseKernel, run_phases
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
 from znni.primitives.cpu.common.workers import Workers, workers
@@ -87,14 +87,15 @@ class Starting(Workers):
         super().__init__(len(delays))
         self.delays = delays
 
-    def for_each(self, task: Callable[[int, Any], None], items: Iterable[Any]) -> None:
-        def start(worker: int, delay: float, item: Any) -> None:
+    def run(self, kernel: Kernel, arguments: Sequence[Sequence[int]], most: int) -> None:
+        def start(delay: float, given: Sequence[int]) -> None:
             time.sleep(delay)
-            task(worker, item)
+            kernel(*given)
 
+        assert most > 0
         threads = [
-            threading.Thread(target=start, args=(worker, delay, item))
-            for worker, (delay, item) in enumerate(zip(self.delays, items, strict=True))
+            threading.Thread(target=start, args=(delay, given))
+            for delay, given in zip(self.delays, arguments, strict=True)
             if delay is not None
         ]
         for thread in threads:
@@ -178,19 +179,6 @@ def test_an_interruption_is_raised_and_leaves_the_workers_as_they_were(threads: 
         again = Chain(threads)
         again.run(workers(threads))
         again.check()
-
-
-def test_a_worker_that_fails_before_its_first_share_holds_nobody_up() -> None:
-    chain, together = Chain(4), threading.Barrier(4, timeout=60)
-
-    class Scratch(list[int]):
-        def __getitem__(self, worker: Any) -> Any:
-            together.wait()
-            return super().__getitem__(worker)
-
-    with pytest.raises(IndexError):
-        run_phases(chain.phases, Scratch(addresses_of(chain.scratch[:3])), workers(4))
-    chain.check()
 
 
 def test_a_long_wait_leaves_the_processor_to_others() -> None:

@@ -166,9 +166,12 @@ def yield_address() -> int:
     The function takes no argument.
     """
     if sys.platform == "win32":
-        function = ctypes.WinDLL("kernel32").SwitchToThread
-    else:
-        function = ctypes.CDLL(None).sched_yield
+        return address_of(ctypes.WinDLL("kernel32").SwitchToThread)
+    return address_of(ctypes.CDLL(None).sched_yield)
+
+
+def address_of(function: Any) -> int:
+    """Return the address of a function of a library."""
     return ctypes.c_size_t.from_buffer(ctypes.cast(function, ctypes.c_void_p)).value
 
 

@@ -155,12 +155,9 @@ def run_phases(phases: Sequence[Phase], scratch: Sequence[int], workers: Workers
         for phase, (claimed, done) in zip(phases, counters, strict=True)
     ]
     table = np.array(rows, np.int64)
-    run, first, pause = _runner(), table.ctypes.data, yield_address()
-
-    def take_shares(worker: int, _: int) -> None:
-        run(first, len(rows), scratch[worker], pause)
-
-    workers.for_each(take_shares, range(workers.threads))
+    first, pause = table.ctypes.data, yield_address()
+    arguments = [(first, len(rows), scratch[worker], pause) for worker in range(workers.threads)]
+    workers.run(_runner(), arguments, max((phase.shares for phase in phases), default=1))
 
 
 @cache

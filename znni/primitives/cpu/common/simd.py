@@ -137,6 +137,26 @@ class Emitter(VectorCode):
         build.branch(head)
         build.position_at_end(after)
 
+    @contextmanager
+    def until_set(self, flag: Value) -> Iterator[None]:
+        """Repeat the code emitted inside until another thread has stored a number other than 0."""
+        build = self._build
+        head, body, after = (
+            self._function.append_basic_block(name) for name in ("look", "again", "set")
+        )
+        build.branch(head)
+        build.position_at_end(head)
+        number = build.load_atomic(flag, "acquire", _INDEX_BYTES)
+        build.cbranch(build.icmp_signed("==", number, self.index(0)), body, after)
+        build.position_at_end(body)
+        yield
+        build.branch(head)
+        build.position_at_end(after)
+
+    def added(self, counter: Value, number: Value) -> Value:
+        """Add to a counter, and return the number before. Loads that follow come after it."""
+        return self._build.atomic_rmw("add", counter, number, "acq_rel")
+
     def announce(self, counter: Value, number: Value) -> None:
         """Add to a counter; a thread that sees it by ``wait_for`` sees all stores before it."""
         if is_x86():

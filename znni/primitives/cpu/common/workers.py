@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from threading import RLock
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from znni.core import system
+
+if TYPE_CHECKING:
+    from znni.primitives.cpu.common.crew import Crew
+    from znni.primitives.cpu.common.machine_code import Kernel
 
 Item = TypeVar("Item")
 
@@ -63,6 +67,25 @@ class Workers:
             most: largest number of slices, or the number of workers if that is larger.
         """
         return even_slices(total, share_count(self.threads, total, most))
+
+    def run(self, kernel: Kernel, arguments: Sequence[Sequence[int]], most: int) -> None:
+        """Run a compiled function once in every worker, and wait for all.
+
+        A worker may not come at all. So the function has to claim its work.
+
+        Args:
+            kernel: function that claims its work.
+            arguments: its arguments for each worker.
+            most: number of workers that can be of use.
+        """
+        if not self._crew.run(kernel, arguments, most):
+            self.for_each(lambda worker, _: kernel(*arguments[worker]), range(self.threads))
+
+    @cached_property
+    def _crew(self) -> Crew:
+        from znni.primitives.cpu.common.crew import Crew
+
+        return Crew(self.threads)
 
     def for_each(self, task: Callable[[int, Item], None], items: Iterable[Item]) -> None:
         """Call ``task(worker, item)`` for every item, in any order, and wait for all.

@@ -12,18 +12,17 @@ from functools import reduce
 from znni.core.shapes import Vec3, offsets
 from znni.primitives.cpu.common.image_rows import image_parameters, store_transposed
 from znni.primitives.cpu.common.kernel_cache import cached_kernel
-from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.vector_activation import Curve, finished
 
-FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
+FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 
 # Floats of scratch of one worker: pooled voxels of 16 maps.
 SCRATCH_FLOATS = LANES * LANES
 
+# Arguments of the loops. A share is an output row of any plane of any image.
 ARGUMENTS = {
-    "counter": INDICES,
-    "rows": INDEX,  # output rows in all planes of all images
     **image_parameters("source"),
     "in_features": INDEX,
     **image_parameters("target"),
@@ -35,41 +34,39 @@ ARGUMENTS = {
     "bias": FLOATS,  # for whole groups
     "slope": FLOATS,
     "floor": FLOATS,
-    "pooled": FLOATS,  # the worker's scratch
 }
 
 
 @cached_kernel
-def pooled_taps(kernel: Vec3, window: Vec3, curve: Curve) -> Kernel:
-    """Return a kernel that claims and computes rows of output maps until none is left."""
-    emit = Emitter(f"pooled_taps_{kernel}_{window}{curve}", **ARGUMENTS)
-    with emit.claims(emit["counter"], emit["rows"]) as number:
-        plane, y = _divided(emit, number, emit["out_y"])
-        n, z = _divided(emit, plane, emit["out_z"])
-        source = emit.at(emit["source"], emit.times(n, emit["source_image_stride"]))
-        source = emit.at(source, emit.times(emit.times(z, window.z), emit["source_z_stride"]))
-        target = emit.at(emit["target"], emit.times(n, emit["target_image_stride"]))
-        target = emit.at(target, emit.times(z, emit["target_z_stride"]))
-        with (
-            emit.loop(emit["out_features"], step=LANES) as feature,
-            emit.loop(emit["out_x"], step=LANES) as first,
-        ):
-            rows = emit.at(source, emit.times(emit.times(y, window.y), emit["source_y_stride"]))
-            count = emit.smaller(emit.minus(emit["out_x"], first), LANES)
-            finish = [emit.load(emit.at(emit[name], feature)) for name in ("bias", "slope")]
-            finish.append(emit.load(emit["floor"]))
-            with emit.loop(count) as x:
-                corner = emit.at(rows, emit.times(emit.plus(first, x), window.x))
-                largest = _pooled_voxel(emit, kernel, window, corner, feature)
-                value = finished(emit, largest, finish, curve)
-                emit.store(value, emit.at(emit["pooled"], emit.times(x, LANES)))
-            row = emit.at(target, emit.times(y, emit["target_y_stride"]))
-            row = emit.at(row, emit.times(feature, emit["target_map_stride"]))
-            voxels = {x: emit.load(emit.at(emit["pooled"], x * LANES)) for x in range(LANES)}
-            stride, span = emit["target_map_stride"], (emit.index(0), count)
-            maps = emit.minus(emit["out_features"], feature)
-            store_transposed(emit, voxels, emit.at(row, first), stride, span, maps)
-    return emit.compile()
+def pooled_taps(kernel: Vec3, window: Vec3, curve: Curve) -> PhaseKernel:
+    """Return a phase that computes rows of output maps."""
+    emit = PhaseEmitter(f"pooled_taps_{kernel}_{window}{curve}", **ARGUMENTS)
+    plane, y = _divided(emit, emit["share"], emit["out_y"])
+    n, z = _divided(emit, plane, emit["out_z"])
+    source = emit.at(emit["source"], emit.times(n, emit["source_image_stride"]))
+    source = emit.at(source, emit.times(emit.times(z, window.z), emit["source_z_stride"]))
+    target = emit.at(emit["target"], emit.times(n, emit["target_image_stride"]))
+    target = emit.at(target, emit.times(z, emit["target_z_stride"]))
+    with (
+        emit.loop(emit["out_features"], step=LANES) as feature,
+        emit.loop(emit["out_x"], step=LANES) as first,
+    ):
+        rows = emit.at(source, emit.times(emit.times(y, window.y), emit["source_y_stride"]))
+        count = emit.smaller(emit.minus(emit["out_x"], first), LANES)
+        finish = [emit.load(emit.at(emit[name], feature)) for name in ("bias", "slope")]
+        finish.append(emit.load(emit["floor"]))
+        with emit.loop(count) as x:
+            corner = emit.at(rows, emit.times(emit.plus(first, x), window.x))
+            largest = _pooled_voxel(emit, kernel, window, corner, feature)
+            value = finished(emit, largest, finish, curve)
+            emit.store(value, emit.at(emit["scratch"], emit.times(x, LANES)))
+        row = emit.at(target, emit.times(y, emit["target_y_stride"]))
+        row = emit.at(row, emit.times(feature, emit["target_map_stride"]))
+        voxels = {x: emit.load(emit.at(emit["scratch"], x * LANES)) for x in range(LANES)}
+        stride, span = emit["target_map_stride"], (emit.index(0), count)
+        maps = emit.minus(emit["out_features"], feature)
+        store_transposed(emit, voxels, emit.at(row, first), stride, span, maps)
+    return emit.compile_phase()
 
 
 def _divided(emit: Emitter, number: Value, by: Value) -> tuple[Value, Value]:

@@ -26,6 +26,7 @@ from znni.primitives.cpu.common.activation import (
 )
 from znni.primitives.cpu.common.first_layer import pooled_first_layer
 from znni.primitives.cpu.common.image_rows import image_arguments
+from znni.primitives.cpu.common.phases import run_phases
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.common.vector_activation import curve
 from znni.primitives.cpu.common.workers import workers
@@ -69,7 +70,7 @@ class DirectPooled:
                 resident=maps * (taps + 1) * FLOAT_BYTES,
             ),
             efficiency=EFFICIENCY,
-            handed=HandedOut(1, self.device.threads),
+            handed=HandedOut(1),
         )
         activation, threads = pair.conv.activation, self.device.threads
         return with_activation(cost, activation, out, threads)
@@ -86,25 +87,19 @@ class DirectPooled:
         def run(x: Float32) -> Float32:
             y = new_output(out)
             pooled = workspace((pool.threads, SCRATCH_FLOATS), np.float32)
-            counter = np.zeros(1, np.int64)
-            arguments = {
-                "counter": counter.ctypes.data,
-                "rows": out.n * out.z * out.y,
+            phase = kernel.phase(
+                out.n * out.z * out.y,
                 **image_arguments("source", x),
-                "in_features": shape.f,
+                in_features=shape.f,
                 **image_arguments("target", y),
-                "out_features": out.f,
-                "out_z": out.z,
-                "out_y": out.y,
-                "out_x": out.x,
-                "weights": lanes.ctypes.data,
+                out_features=out.f,
+                out_z=out.z,
+                out_y=out.y,
+                out_x=out.x,
+                weights=lanes.ctypes.data,
                 **addresses(finish),
-            }
-
-            def take_rows(worker: int, _: int) -> None:
-                kernel(**arguments, pooled=pooled[worker].ctypes.data)
-
-            pool.for_each(take_rows, range(pool.threads))
+            )
+            run_phases([phase], [part.ctypes.data for part in pooled], pool)
             activate_further(y, pair.conv, pool)
             return y
 

@@ -83,13 +83,13 @@ class FftTiled:
             resident=batches.tiling.place_bytes + kept,
         )
         threads = self.device.threads
-        handed = HandedOut(PHASES, threads).times(batches.batches)
+        handed = HandedOut(PHASES).times(batches.batches)
         cost = Cost(
             batches.flops, batches.bytes_moved, memory, batches.efficiency(self.device), handed
         )
         if not self.resident:
             flops, moved = batches.kernel_flops, batches.kernel_bytes
-            cost = cost.plus(flops, KERNEL_EFFICIENCY, moved, HandedOut(1, threads))
+            cost = cost.plus(flops, KERNEL_EFFICIENCY, moved, HandedOut(1))
         cost = with_added(cost, layer, batches.out)
         return with_activation(cost, batches.layer.activation, batches.out, threads)
 

@@ -10,6 +10,7 @@ from znni.machine.arrays import empty_aligned
 from znni.network.weights import ConvWeights, Float32
 from znni.primitives.cpu.common.activation import activate_further, addresses, vector_finish
 from znni.primitives.cpu.common.image_rows import image_arguments
+from znni.primitives.cpu.common.phases import run_phases
 from znni.primitives.cpu.common.simd import FLOAT_BYTES
 from znni.primitives.cpu.common.vector_activation import curve
 from znni.primitives.cpu.common.workers import workers
@@ -65,40 +66,30 @@ class PooledConvolution:
         y = new_output(tiles.out)
         scratch = workspace((threads, tiles.scratch_floats), np.float32)
         parts = np.cumsum([tiles.transform_floats, tiles.value_floats])
-        counter = np.zeros(1, np.int64)
+        scratch[:, parts[1] :] = -np.inf
         source_table = tile_table(self._places, x, tiling.window)
         target_table = tile_table(self._places, y)
-        arguments = {
+        phase = self._driver.phase(
+            tiling.count,
             **{name: kernel.address for name, kernel in self._kernels.items()},
-            "counter": counter.ctypes.data,
-            "tiles": tiling.count,
             **image_arguments("source", x),
-            "in_features": x.shape[1],
-            "source_table": source_table.ctypes.data,
+            in_features=x.shape[1],
+            source_table=source_table.ctypes.data,
             **_named("read", tiling.read),
             **image_arguments("target", y),
-            "out_features": y.shape[1],
-            "target_table": target_table.ctypes.data,
+            out_features=y.shape[1],
+            target_table=target_table.ctypes.data,
             **_named("written", tiling.written),
-            "window_z": tiling.window.z,
-            "window_y": tiling.window.y,
+            window_z=tiling.window.z,
+            window_y=tiling.window.y,
             **plane_arguments(tiles.tile),
-            "kernels": self._spectra.ctypes.data,
-            "group_stride": self._spectra.strides[0] // FLOAT_BYTES,
+            kernels=self._spectra.ctypes.data,
+            group_stride=self._spectra.strides[0] // FLOAT_BYTES,
             **addresses(self._finish),
-        }
-
-        def take_tiles(worker: int, _: int) -> None:
-            transforms, values, largest = np.split(scratch[worker], parts)
-            largest.fill(-np.inf)
-            self._driver(
-                **arguments,
-                scratch=transforms.ctypes.data,
-                values=values.ctypes.data,
-                largest=largest.ctypes.data,
-            )
-
-        self._workers.for_each(take_tiles, range(threads))
+            values_at=parts[0],
+            largest_at=parts[1],
+        )
+        run_phases([phase], [part.ctypes.data for part in scratch], self._workers)
         activate_further(y, tiles.layer.conv, self._workers)
         return y
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from znni.primitives.cpu.common.image_rows import image_parameters, prefetch_rows
 from znni.primitives.cpu.common.kernel_cache import cached_kernel
-from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.fft_tiled.number_formats import NUMBER
 from znni.primitives.cpu.fft_tiled.overlap_save import TABLE_COLUMNS
@@ -24,8 +24,6 @@ ARGUMENTS = {
     "inverse_columns_y": INDEX,
     "largest_row": INDEX,
     "pooled_row": INDEX,
-    "counter": INDICES,
-    "tiles": INDEX,
     # Input and output: their tiles' places, and the voxels that a tile reads and writes there.
     **image_parameters("source"),
     "in_features": INDEX,
@@ -44,9 +42,10 @@ ARGUMENTS = {
     **PLANE_ARGUMENTS,
     "kernels": FLOATS,
     "group_stride": INDEX,  # floats from the kernels of 16 output maps to the next
-    "scratch": FLOATS,  # the worker's own: a tile's planes
-    "values": FLOATS,  # the worker's own: a tile's spectra
-    "largest": FLOATS,  # the worker's own: a row, minus infinity at first
+    # The worker's scratch has a tile's planes, then its spectra, and then a row that is minus
+    # infinity at first.
+    "values_at": INDEX,
+    "largest_at": INDEX,
     "bias": FLOATS,
     "slope": FLOATS,
     "floor": FLOATS,
@@ -54,25 +53,22 @@ ARGUMENTS = {
 
 
 @cached_kernel
-def pooled_driver() -> Kernel:
-    """Return a kernel that claims and computes tiles until none is left."""
-    emit = Emitter("pooled_tiles", **ARGUMENTS)
+def pooled_driver() -> PhaseKernel:
+    """Return a phase whose shares are the tiles."""
+    emit = PhaseEmitter("pooled_tiles", **ARGUMENTS)
     planes = Planes(emit)
-    with emit.claims(emit["counter"], emit["tiles"]) as tile:
-        row = emit.times(tile, TABLE_COLUMNS)
-        _forward(emit, planes, emit.at(emit["source"], emit.index_at(emit["source_table"], row)))
-        target, *skip = (
-            emit.index_at(emit["target_table"], emit.plus(row, i)) for i in range(TABLE_COLUMNS)
-        )
-        with emit.loop(emit["out_features"], step=LANES) as feature:
-            group = emit.quotient(feature, LANES)
-            _products(
-                emit, planes, emit.at(emit["kernels"], emit.times(group, emit["group_stride"]))
-            )
-            image = emit.at(emit["target"], target)
-            image = emit.at(image, emit.times(feature, emit["target_map_stride"]))
-            _pooled(emit, planes, image, feature, skip)
-    return emit.compile()
+    row = emit.times(emit["share"], TABLE_COLUMNS)
+    _forward(emit, planes, emit.at(emit["source"], emit.index_at(emit["source_table"], row)))
+    target, *skip = (
+        emit.index_at(emit["target_table"], emit.plus(row, i)) for i in range(TABLE_COLUMNS)
+    )
+    with emit.loop(emit["out_features"], step=LANES) as feature:
+        group = emit.quotient(feature, LANES)
+        _products(emit, planes, emit.at(emit["kernels"], emit.times(group, emit["group_stride"])))
+        image = emit.at(emit["target"], target)
+        image = emit.at(image, emit.times(feature, emit["target_map_stride"]))
+        _pooled(emit, planes, image, feature, skip)
+    return emit.compile_phase()
 
 
 def _forward(emit: Emitter, planes: Planes, corner: Value) -> None:
@@ -112,12 +108,14 @@ def _products(emit: Emitter, planes: Planes, kernels: Value) -> None:
 def _values(emit: Emitter, run: ColumnRun) -> Value:
     """Return the address of the spectra of a run's first block."""
     block_floats = emit.times(emit.times(emit["tile_z"], emit["in_features"]), 2 * LANES)
-    return emit.at(emit["values"], emit.times(run.block, block_floats))
+    values = emit.at(emit["scratch"], emit["values_at"])
+    return emit.at(values, emit.times(run.block, block_floats))
 
 
 def _pooled(emit: Emitter, planes: Planes, image: Value, feature: Value, skip: list[Value]) -> None:
     """Transform planes along y and x, pool them, and write 16 maps of the output."""
     maps = emit.minus(emit["out_features"], feature)
+    largest = emit.at(emit["scratch"], emit["largest_at"])
     skip_z, skip_y, skip_x = skip
     with emit.loop(emit["written_z"], skip_z) as z:
         first = planes.at(emit.times(z, emit["window_z"]))
@@ -133,8 +131,8 @@ def _pooled(emit: Emitter, planes: Planes, image: Value, feature: Value, skip: l
             top = emit.times(y, emit["window_y"])
             with emit.loop(emit["window_z"]) as i, emit.loop(emit["window_y"]) as j:
                 source = planes.row(planes.along_z(first, i), emit.plus(top, j))
-                emit.call(emit["largest_row"], [source, emit["largest"]])
+                emit.call(emit["largest_row"], [source, largest])
             span = [skip_x, emit["written_x"]]
             last = [*(emit.at(emit[name], feature) for name in ("bias", "slope")), emit["floor"]]
             strides = [emit["target_map_stride"], maps]
-            emit.call(emit["pooled_row"], [emit["largest"], row, *strides, *span, *last])
+            emit.call(emit["pooled_row"], [largest, row, *strides, *span, *last])

@@ -70,7 +70,7 @@ class FftTiledPooled:
         )
         efficiency = EFFICIENCY * min(1.0, CACHED_BYTES / tiles.plane_bytes) ** 0.5
         activation, threads = tiles.layer.conv.activation, self.device.threads
-        handed = HandedOut(1, threads)
+        handed = HandedOut(1)
         cost = Cost(tiles.flops, tiles.bytes_moved, memory, efficiency, handed)
         return with_activation(cost, activation, tiles.out, threads)
 

@@ -157,13 +157,13 @@ class Strips:
         return math.ceil(self.tiling.count / self.batch)
 
     def handed_out(self, threads: int) -> HandedOut:
-        """Return the tasks of a call.
+        """Return the rounds of a call.
 
         A round is some batches of each worker, or one pass of a shared batch.
         """
         if self.own:
-            return HandedOut(1, threads).times(-(-self.batches // (self.at_once * threads)))
-        return HandedOut(PASSES, threads).times(self.batches)
+            return HandedOut(-(-self.batches // (self.at_once * threads)))
+        return HandedOut(PASSES).times(self.batches)
 
     @property
     def at_once(self) -> int:
