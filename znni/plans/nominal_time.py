@@ -13,8 +13,17 @@ NOT_HIDDEN = 0.5
 # Seconds of the interpreter, which one thread holds at a time. A round gives work to the workers
 # and waits for all of them: 30 to 40 microseconds on two cores. A task is one call with NumPy's
 # views and copies around it: 4 to 6 microseconds (bench/results/handing-out-2-cores.json).
+# With more threads, the thread of a call first wakes up and waits for the interpreter. A call took
+# 23 to 44 microseconds with 4 threads, and 25 to 57 with 16 threads and little work. Lowered
+# convolutions with much work made a call every 50 to 105 microseconds.
 ROUND_SECONDS = 3e-5
 TASK_SECONDS = 5e-6
+MOST_WAITING = 10  # threads; more do not make a call dearer
+
+
+def task_seconds(threads: int) -> float:
+    """Return the seconds of the interpreter for one task, with so many threads."""
+    return TASK_SECONDS * min(threads, MOST_WAITING)
 
 
 def nominal_time(primitive: Primitive, cost: Cost) -> float:
@@ -28,7 +37,7 @@ def nominal_time(primitive: Primitive, cost: Cost) -> float:
         return cost.seconds
     seconds = nominal_seconds(primitive, cost)
     computing = max(seconds) + NOT_HIDDEN * min(seconds)
-    tasks = cost.handed.tasks * TASK_SECONDS
+    tasks = cost.handed.tasks * task_seconds(primitive.device.threads)
     working = max(tasks, computing + tasks / primitive.device.threads)
     return cost.handed.rounds * ROUND_SECONDS + working
 
