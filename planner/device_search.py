@@ -12,13 +12,7 @@ from typing import TypeAlias
 
 from planner.bounds import Bounds, LeastSeconds, packed_fusion
 from planner.candidate import Candidate, JobTime, MemoryBudget, Segments
-from planner.choices import (
-    Choice,
-    Slot,
-    least_memory,
-    least_peak,
-    undominated_within,
-)
+from planner.choices import Choice, Slot, least_memory, least_peak, undominated_within
 from planner.cost_model import CostModel
 from planner.overhead import Load
 from planner.partition import Partition
@@ -36,7 +30,6 @@ from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
 from znni.plans.rewrites.fusion import Fusion
 from znni.plans.rewrites.fusion_rules import fusions
-from znni.plans.segments import Segment
 
 # The bytes of a part of a packed number.
 PART_BYTES = 2
@@ -243,10 +236,6 @@ class DeviceSearch:
                 if seconds < to_beat.seconds and _has_place(candidate, partition, allowed):
                     yield candidate
 
-    def _least_of_block(self, segment: Segment) -> float:
-        """Return a lower bound on the seconds of the only segment of a block."""
-        return sum(map(self.bounds.of_step, segment.steps))
-
     def smallest(self, partition: Partition, budget: MemoryBudget) -> Candidate | None:
         """Return the candidate that leaves the most of its budget, or lacks the least.
 
@@ -330,8 +319,8 @@ class DeviceSearch:
             parts=self._parts,
             fusible_packed=fusions(self._network).values(),
         )
-        single: list[Segments] = [(it,) for it in sorted(segments, key=self._least_of_block)]
-        slots = [(it, self._bare_slots(it, partition)) for it in single]
+        ordered = sorted(segments, key=lambda it: sum(map(self.bounds.of_step, it.steps)))
+        slots = [((it,), self._bare_slots((it,), partition)) for it in ordered]
         self._latest = partition, slots
         return slots
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from planner.cost_model import CostModel
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue, Primitive, on_device
+from znni.plans.primitive import Catalogue, on_device
 from znni.plans.segments import Alternative, Step
 from znni.plans.totals import PlanMemory
 
@@ -40,17 +40,14 @@ def other_primitives(
 
 
 def _by_others(step: Step, catalogue: Catalogue, model: CostModel) -> Iterator[Step]:
+    call = step.operation, step.shape_in
     for name, primitive in catalogue.items():
-        if name != step.primitive and _computes(primitive, step):
-            cost = primitive.cost(step.operation, step.shape_in)
-            estimate = model.estimate(primitive, step.operation, step.shape_in, cost)
+        if name != step.primitive and primitive.out_shape(*call) == step.shape_out:
+            cost = primitive.cost(*call)
+            estimate = model.estimate(primitive, *call, cost)
             yield replace(
                 step, primitive=name, cost=cost, seconds=estimate.seconds, error=estimate.error
             )
-
-
-def _computes(primitive: Primitive, step: Step) -> bool:
-    return primitive.out_shape(step.operation, step.shape_in) == step.shape_out
 
 
 def _memory_with(

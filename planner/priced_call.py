@@ -101,7 +101,7 @@ class PricedCall:
             if least <= bound:
                 return bound
             self._waiting.pop()
-            insort(self._waiting, Bounded(least, primitive), key=_falling)
+            insort(self._waiting, Bounded(least, primitive), key=lambda it: -it.seconds)
         return inf
 
     @property
@@ -176,7 +176,3 @@ def _fits(offer: Offer, room: float, arrays: int, *, beside: bool) -> bool:
     """Return whether an offer takes no more than some bytes, as in ``PricedCall.fastest``."""
     memory = offer.cost.memory
     return (arrays + memory.workspace if beside else memory.working) + memory.resident <= room
-
-
-def _falling(waiting: Bounded) -> float:
-    return -waiting.seconds

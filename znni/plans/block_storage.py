@@ -15,12 +15,7 @@ from itertools import pairwise
 from znni.core.shapes import ZERO, Axis, Box, Shape5, Vec3, extent, resized
 from znni.network.frames import BlockGeometry
 from znni.network.geometry import block_extents, block_geometry
-from znni.network.layers import (
-    Concat,
-    Conv,
-    Model,
-    PerMap,
-)
+from znni.network.layers import Concat, Conv, Model, PerMap
 from znni.network.network import Network
 from znni.network.node import INPUT, Node, readers_of
 from znni.plans.rewrites.fusion import Fusion
@@ -263,17 +258,6 @@ def _kept(network: Network, storage: BlockStorage, axis: Axis) -> dict[str, Box]
     return kept
 
 
-def _stored_at(geometry: BlockGeometry, name: str, offset: Vec3) -> Box:
-    """Return the samples of a value that are stored, counted from those of a value that reads it.
-
-    Args:
-        geometry: the samples of the values.
-        name: the value.
-        offset: the samples by which the reads are ahead.
-    """
-    return geometry.frames[name].stored.shifted(ZERO - offset)
-
-
 def _may_lie_inside(
     node: Node, readers: Mapping[str, list[Node]], other: str | None
 ) -> Collection[str]:
@@ -310,7 +294,7 @@ def _own_box(
     limit = MOST_GROWTH * box.size.volume
     for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
         if name in inside:
-            grown = box.hull(_stored_at(geometry, name, offset))
+            grown = box.hull(geometry.frames[name].stored.shifted(ZERO - offset))
             if name != INPUT and name not in found and grown.size.volume <= limit:
                 box = grown
     return box

@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Any
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
 from znni.core.file_fields import UNLESS_DEFAULT, file_key
-from znni.core.processors import (
-    GPU,
-    HOST,
-    HOST_AND_GPU,
-    DeviceKind,
-    Processors,
-    may_use_gpu,
-)
+from znni.core.processors import GPU, HOST, HOST_AND_GPU, DeviceKind, Processors, may_use_gpu
 from znni.core.shapes import FLOAT_BYTES, ONE, Shape5, Vec3
 from znni.core.text import duration
 from znni.machine.machine import Device, Machine

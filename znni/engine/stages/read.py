@@ -11,12 +11,7 @@ from mmap import PAGESIZE
 
 from znni.core.mapped_file import MAPPED_TOGETHER
 from znni.core.option_types import Codec, Form
-from znni.machine.handling_times import (
-    BESIDE_LAYERS,
-    COPIED_TRAFFIC,
-    NONE_MEASURED,
-    HandlingTimes,
-)
+from znni.machine.handling_times import BESIDE_LAYERS, COPIED_TRAFFIC, NONE_MEASURED, HandlingTimes
 from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
 from znni.plans.stage import Counts, Seconds, Setting, StageModel, larger

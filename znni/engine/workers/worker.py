@@ -15,13 +15,7 @@ from znni.core.errors import RunFailed
 from znni.engine.block import Block
 from znni.engine.labels import Labels
 from znni.engine.workers.processes import WorkerProcess
-from znni.engine.workers.serving import (
-    Account,
-    Failure,
-    Prepare,
-    Task,
-    message_about,
-)
+from znni.engine.workers.serving import Account, Failure, Prepare, Task, message_about
 from znni.engine.workers.slots import Slot, SlotShape
 from znni.machine.arrays import front
 

@@ -21,12 +21,7 @@ from znni.network.geometry import cut_for_gpu, given_window
 from znni.network.network import Network
 from znni.network.window import Copy
 from znni.primitives.cpu.common.workers import workers
-from znni.primitives.gpu.common.voxels import (
-    launch,
-    strided,
-    strided_along_x,
-    voxels_source,
-)
+from znni.primitives.gpu.common.voxels import launch, strided, strided_along_x, voxels_source
 
 
 class MirroredWindows:
