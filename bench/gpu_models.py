@@ -84,12 +84,12 @@ def gpu_models_command(
     machine = machine_with("gpu", None)
     windows, extents = Window(Vec3.of(window), overlap), Vec3.of(size)
     with TemporaryDirectory() as place:
-        rows = [
-            row
+        rows = (
+            [row]
             for name in net or NETS
             for row in _rows(name, Path(place), extents, windows, accuracy, peers or list(PEERS))
-        ]
-    report("gpu-models", [rows], [ceilings_with("gpu", machine.host.threads)], out)
+        )
+        report("gpu-models", rows, [ceilings_with("gpu", machine.host.threads)], out)
 
 
 def _rows(
