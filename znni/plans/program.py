@@ -155,7 +155,7 @@ class Edges(NamedTuple):
             None: its work does not depend on it.
         seen: the part of that box which the step reads.
         inside: the samples of the output's array, outside of which the step sets zeros. None: no
-            later step reads others, or they are zeros already.
+            later step reads samples outside, or these are zeros already.
     """
 
     whole: Box | None
@@ -238,7 +238,7 @@ class Program:
 
     @cached_property
     def _read_later(self) -> dict[str, frozenset[Box | None]]:
-        """The boxes of an array that steps read after a value is made in it, by the value's name.
+        """By the name of a value: the boxes of its array that steps read after the value is made.
 
         They are those of the value's maps, even if other values are made there before.
         """

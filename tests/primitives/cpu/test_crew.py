@@ -135,6 +135,28 @@ def test_a_wrong_number_of_arguments_is_an_error_and_the_crew_goes_on() -> None:
     work.check()
 
 
+def test_if_a_thread_cannot_start_the_next_run_starts_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, team = set(threading.enumerate()), Crew(THREADS)
+
+    def refuse(_thread: threading.Thread) -> None:
+        if len(set(threading.enumerate()) - before) >= 2:
+            raise RuntimeError("can't start new thread")
+        start(_thread)
+
+    start = threading.Thread.start
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            team.run(adding(), Sum(THREADS).arguments, most=THREADS)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=60)
+    with threads_meet(THREADS) as (pause, met):
+        work = Sum(THREADS, pause)
+        assert team.run(adding(), work.arguments, most=THREADS)
+    work.check()
+    assert len(met) == THREADS
+
+
 def test_threads_end_when_nobody_has_the_crew() -> None:
     before = set(threading.enumerate())  # those of earlier crews may still be ending
     team = Crew(THREADS)

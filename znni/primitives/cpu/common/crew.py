@@ -1,9 +1,9 @@
 """Threads that wait for compiled functions and run them without the interpreter.
 
-A thread that returns to Python waits for the interpreter's lock. It takes some 50 microseconds to
-wake up and to take the lock, and the other threads wait meanwhile. So 64 threads need milliseconds
-to begin and to end together. The threads of a crew stay in compiled code, where only the system
-wakes them.
+A thread that returns to Python waits for the interpreter's lock. The thread takes some 50
+microseconds to wake up and to take the lock, and the other threads wait meanwhile. So 64 threads
+need milliseconds to begin and to end together. The threads of a crew stay in compiled code, where
+only the system wakes them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from threading import RLock, Thread
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +30,24 @@ INDICES, INDEX = Argument.INDICES, Argument.INDEX
 ARGUMENTS = 4
 
 # Places of a crew's numbers. Numbers that many threads write have cache lines of their own. The
-# state is the negative number of threads at work, less ``OPEN`` while a thread may begin.
+# state is minus the number of threads at work. While threads may begin, it is lower by ``OPEN``.
 LINE = ALIGNMENT // np.dtype(np.int64).itemsize
 STATE, FUNCTION, TABLE, ENDED, SEMAPHORES = 0, LINE, LINE + 1, LINE + 2, 2 * LINE
 OPEN = 2**32
+
+
+class _Shared(NamedTuple):
+    """The memory and the function that the threads of a crew share.
+
+    Attributes:
+        numbers: the crew's numbers, at the places above.
+        table: the arguments for each thread.
+        post: the function that wakes a thread up.
+    """
+
+    numbers: NDArray[np.int64]
+    table: NDArray[np.int64]
+    post: Callable[..., int]
 
 
 class Crew:
@@ -44,12 +59,9 @@ class Crew:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._numbers = np.zeros(SEMAPHORES + threads * LINE, np.int64)
-        self._table = np.zeros((threads, ARGUMENTS), np.int64)
-        self._numbers[TABLE] = self._table.ctypes.data
+        self._shared: _Shared | None = None
         # A signal may leave the lock with a thread, which can then take it again.
         self._busy = RLock()
-        self._begun = False
 
     def run(self, kernel: Kernel, arguments: Sequence[Sequence[int]], most: int) -> bool:
         """Run a function in every thread, with arguments of its own, and wait for all.
@@ -66,36 +78,51 @@ class Crew:
             False if nothing was run: the crew runs another function, or the system has no crews.
         """
         try:
-            if not self._busy.acquire(blocking=False) or not self._begin():
+            if not self._busy.acquire(blocking=False):
                 return False
-            self._table[:] = arguments
-            self._numbers[FUNCTION] = kernel.address
-            semaphores = _semaphores()
-            post = address_of(semaphores[2]) if semaphores else 0
+            if self._shared is None:
+                self._shared = self._begin()
+            if self._shared is None:
+                return False
+            numbers, table, post = self._shared
+            table[:] = arguments
+            numbers[FUNCTION] = kernel.address
             wanted = min(most, self._threads)
-            _run_in_all()(self._numbers.ctypes.data, wanted, post, yield_address())
+            _run_in_all()(numbers.ctypes.data, wanted, address_of(post), yield_address())
             return True
         finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Give the lock back, if this thread has it, also if a signal comes meanwhile."""
+        try:
             with suppress(RuntimeError):  # another thread has it
                 self._busy.release()
+        except BaseException:
+            self._release()
+            raise
 
-    def _begin(self) -> bool:
-        """Start the threads, if they are not there yet; return whether they are."""
-        if self._begun:
-            return True
+    def _begin(self) -> _Shared | None:
+        """Start the threads, and return what they share; None if the system has no semaphores."""
         semaphores = _semaphores()
         if semaphores is None:
-            return False
+            return None
         begin, wait, post = semaphores
-        own = [_semaphore_of(self._numbers, worker) for worker in range(1, self._threads)]
+        numbers = np.zeros(SEMAPHORES + self._threads * LINE, np.int64)
+        table = np.zeros((self._threads, ARGUMENTS), np.int64)
+        numbers[TABLE] = table.ctypes.data
+        own = [_semaphore_of(numbers, worker) for worker in range(1, self._threads)]
         if any(begin(place, 0, 0) for place in own):
-            return False
-        self._begun = True
-        weakref.finalize(self, _end, self._numbers, own, post).atexit = False
-        for worker in range(1, self._threads):
-            arguments = _wait_and_run(), self._numbers, self._table, worker, address_of(wait)
-            Thread(target=_serve, args=arguments, name=f"znni-{worker}", daemon=True).start()
-        return True
+            return None
+        try:
+            for worker in range(1, self._threads):
+                arguments = _wait_and_run(), numbers, table, worker, address_of(wait)
+                Thread(target=_serve, args=arguments, name=f"znni-{worker}", daemon=True).start()
+            weakref.finalize(self, _end, numbers, own, post).atexit = False
+        except BaseException:  # some threads have started
+            _end(numbers, own, post)
+            raise
+        return _Shared(numbers, table, post)
 
 
 @cache

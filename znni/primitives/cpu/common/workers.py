@@ -1,4 +1,4 @@
-"""The one thread pool for all work on the CPU.
+"""The threads for all work on the CPU: a pool of Python's, and a crew that compiled phases run on.
 
 Every kernel is single-threaded and releases the interpreter lock: numba with ``nogil``, FFTW with
 one thread, BLAS limited to one. All parallelism comes from tasks on these workers, so that thread
