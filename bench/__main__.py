@@ -68,6 +68,7 @@ PAPER_COMMANDS = {
     "sizes": "bench.paper.curves",
     "subsamplings": "bench.paper.subsamplings",
     "regions": "bench.paper.regions",
+    "planes": "bench.paper.planes",
     "lowering": "bench.paper.lowering",
     "batching": "bench.paper.lowering",
     "side-by-side": "bench.paper.side_by_side",

@@ -209,6 +209,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "predicted s": "{predicted_seconds:.2e}",
         "predicted x": "{predicted_gain:.2f}",
         "x in the paper": "{published_gain:.0f}",
+        "of peak": "{share_of_peak:.0%}",
     },
     "engine-curves": {
         **as_is("kernel", "maps", "size", "images", "engines"),

@@ -51,7 +51,6 @@ def regions_command(
             conv, size = layer(Vec3.of(taps), count, count), Vec3.of(extent + taps - 1)
             assert isinstance(conv, Conv)
             shape = Shape5.of(images, count, size)
-            chosen = fastest_by_family(machine, device, conv, shape)
             about: Row = {
                 "figure": "fbfft, 1 to 6",
                 "case": f"kernel {taps}^3, {images} x {count} maps, output {extent}^3",
@@ -59,15 +58,23 @@ def regions_command(
                 "problem": images * count * count,
                 "output": extent,
             }
-            baseline = chosen.get(BASELINES[device], "")
-            rows = contest_of_primitives(
-                machine, device, conv, shape, chosen.values(), effort, about, baseline
-            )
-            families = {name: family for family, name in chosen.items()}
-            rows.sort(key=lambda row: float(row["seconds"]))
-            yield [{**row, "family": families[row["name"]]} for row in rows]
+            yield rows_of_families(machine, device, conv, shape, effort, about)
 
     session.report_all("evaluations", measured(), [], out)
+
+
+def rows_of_families(
+    machine: Machine, device: DeviceKind, conv: Conv, shape: Shape5, effort: Effort, about: Row
+) -> list[Row]:
+    """Return the rows of each family's fastest primitive, the fastest first."""
+    chosen = fastest_by_family(machine, device, conv, shape)
+    baseline = chosen.get(BASELINES[device], "")
+    rows = contest_of_primitives(
+        machine, device, conv, shape, chosen.values(), effort, about, baseline
+    )
+    families = {name: family for family, name in chosen.items()}
+    rows.sort(key=lambda row: float(row["seconds"]))
+    return [{**row, "family": families[row["name"]]} for row in rows]
 
 
 def fastest_by_family(

@@ -11,7 +11,9 @@ from paths import MACHINES, NETWORKS
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.ceilings import Ceilings
 from bench.layers import layer
+from bench.paper import planes
 from bench.paper.curves import FIGURE_4, fft_operations
 from bench.paper.side_by_side import ON_GPU, compare_shares, shares_of
 from bench.record import Row, load
@@ -68,6 +70,19 @@ def test_the_fastest_of_each_family(tmp_path: Path) -> None:
     assert seconds == sorted(seconds)
     assert {"direct", "tiled FFT"} <= {row["family"] for row in rows}
     assert rows[0]["problem"] == 4
+
+
+def test_layers_of_planes_beside_the_machines_arithmetic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planes, "LAYERS", [planes.PlaneLayer("tiny", "a figure", 2, 6, 3, 3)])
+    rows = rows_of(tmp_path, " ".join(["planes --batch 2", *SHORT]))
+    assert {row["case"] for row in rows} == {"tiny, 2 -> 3 maps of 6^2, kernel 3^2, 2 images"}
+    direct = next(row for row in rows if row["family"] == "direct")
+    assert direct["gain"] == 1
+    peak = 2.0 * 2 * 3 * 4**2 * 2 * 3**2 / direct["seconds"] / direct["share_of_peak"]
+    (ceilings,) = load(tmp_path / "out.json", "evaluations").about["ceilings"]
+    assert peak == pytest.approx(Ceilings(**ceilings).flops)
 
 
 def test_subsamplings_beside_fragments(tmp_path: Path) -> None:
