@@ -7,6 +7,7 @@ import re
 import pytest
 from paths import MACHINES, NETWORKS, ROOT
 
+from bench.paper.planes import CUDNN, FBFFT
 from bench.paper.published import NETWORKS as NAMES
 from bench.paper.published import published, published_primitive
 from bench.record import Record, Row, load
@@ -128,3 +129,32 @@ def test_measured_shares_of_a_layer_take_the_place_of_predicted_ones(
     }
     assert shares_of_devices(records) == {about["case"]: measured}
     assert "| 1 of 4: 1.00 (0.50) | 0 of 4: 2.00 (1.00) | 1.00 (0.50) |" in side_by_side(records)
+
+
+def test_layers_of_planes_are_told_for_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "generators")
+    from paper_numbers import layers_of_fbfft, shares_of_peak
+
+    def record(baseline: str, gains: list[float], ceilings: Row) -> Record:
+        rows = [
+            {"figure": f"{FBFFT}; {CUDNN}", "case": str(gain)} | row
+            for gain in gains
+            for row in (
+                {"family": baseline, "gain": 1.0, "share_of_peak": 0.1 * gain},
+                {"family": "tiled FFT", "gain": gain, "share_of_peak": 0.1 * gain * gain},
+            )
+        ]
+        circumstances = {"machine": {"processor": "CPU", "threads": 8}, "ceilings": [ceilings]}
+        return Record("evaluations", rows, circumstances)
+
+    records = {
+        "paper-planes-1-core.json": record("direct", [2.0, 3.0], {"threads": 1}),
+        "paper-planes-a-gpu.json": record("cuDNN", [1.5, 4.0], {"device": "A GPU"}),
+    }
+    assert layers_of_fbfft(records) == (
+        "tiled FFT: 2.0x to 3.0x of direct convolution (CPU, 1 thread), "
+        "1.5x to 4.0x of cuDNN (A GPU)"
+    )
+    assert shares_of_peak(records) == (
+        "direct 20% to 30% (CPU, 1 thread), cuDNN 15% to 40% (A GPU)"
+    )
