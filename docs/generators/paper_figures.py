@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 
 from performance_tables.parts import caption
@@ -14,6 +15,7 @@ from bench.table import markdown
 Records = Mapping[str, Record]
 
 REGIONS, SIZES = "paper-regions-h200.json", "paper-sizes-h200.json"
+REGIONS_OF_A_CORE = "paper-regions-1-core.json"
 STRATEGIES = "strategies-h200.json", "strategies-h200-alone.json"
 SHARED = "strategies-h200-host-ram-predicted.json"
 WHOLE_JOBS = "strategies-whole-h200.json"
@@ -29,10 +31,10 @@ KINDS = {
 }
 
 
-def regions(records: Records) -> str:
-    """Return the fastest family for each layer size, with its gain over cuDNN, as a heat map."""
+def regions(records: Records, name: str = REGIONS) -> str:
+    """Return the fastest family for each layer size, with its gain, as a heat map."""
     first: dict[str, Row] = {}
-    for row in records[REGIONS].rows:
+    for row in records[name].rows:
         first.setdefault(str(row["case"]), row)  # the fastest come first
     outputs = sorted({row["output"] for row in first.values()})
     lines: dict[tuple[int, int], dict[str, str]] = {}
@@ -43,9 +45,10 @@ def regions(records: Records) -> str:
             | {f"output {extent}³": "" for extent in outputs},
         )
         gain = f" {row['gain']:.1f}x" if row.get("gain") else ""
-        line[f"output {row['output']}³"] = f"{_shade(row.get('gain'))} {row['family']}{gain}"
+        family = row["family"].removesuffix(" to matrix products")
+        line[f"output {row['output']}³"] = f"{_shade(row.get('gain'))} {family}{gain}"
     table = markdown([lines[key] for key in sorted(lines)])
-    return f"{table}\n\n{caption(records, [REGIONS])}"
+    return f"{table}\n\n{caption(records, [name])}"
 
 
 def host_ram(records: Records) -> str:
@@ -186,6 +189,7 @@ def _gain(row: Row) -> str:
 
 FIGURES: dict[str, Callable[[Records], str]] = {
     "regions": regions,
+    "regions-cpu": partial(regions, name=REGIONS_OF_A_CORE),
     "borders": borders,
     "sizes": sizes,
     "host-ram": host_ram,
