@@ -17,7 +17,6 @@ Records = Mapping[str, Record]
 REGIONS, SIZES = "paper-regions-h200.json", "paper-sizes-h200.json"
 REGIONS_OF_A_CORE = "paper-regions-1-core.json"
 STRATEGIES = "strategies-h200.json", "strategies-h200-alone.json"
-SHARED = "strategies-h200-host-ram-predicted.json"
 WHOLE_JOBS = "strategies-whole-h200.json"
 MACHINE_PLANS = "machine-plans.json"
 
@@ -52,20 +51,26 @@ def regions(records: Records, name: str = REGIONS) -> str:
 
 
 def host_ram(records: Records) -> str:
-    """Return predictions of GPU + host RAM, with fixed and with chosen shares of the GPU."""
+    """Return predictions of GPU + host RAM, with fixed and with chosen shares of the GPU.
+
+    Measured speeds of plans with chosen shares are in brackets. Their record comes last.
+    """
     fixed = [*STRATEGIES, "strategies-h200-together.json"]
+    chosen = sorted(name for name in records if name.startswith("strategies-h200-host-ram"))
     lines: dict[str, dict[str, str]] = {}
-    for title, names in {"fixed": fixed, "chosen": [SHARED]}.items():
+    for title, names in {"fixed": fixed, "chosen": chosen}.items():
         for row in (row for name in names for row in records[name].rows):
             limit = row.get("gpu_limit_gib") or 0
             if row["strategy"] == "GPU + host RAM" and limit in (4, 12):
                 line = lines.setdefault(row["network"], {"network": row["network"]})
-                line[f"{limit:.0f} GiB, {title}"] = f"{row['predicted_voxels_per_s'] / 1e6:.1f}"
+                ran = row.get("voxels_per_s") if title == "chosen" else None
+                speed = f"{row['predicted_voxels_per_s'] / 1e6:.1f}"
+                line[f"{limit:.0f} GiB, {title}"] = f"{speed} ({ran / 1e6:.1f})" if ran else speed
     titles = [f"{limit} GiB, {title}" for limit in (4, 12) for title in ("fixed", "chosen")]
     table = markdown(
         [{key: lines[name][key] for key in ("network", *titles)} for name in sorted(lines)]
     )
-    return f"{table}\n\n{caption(records, [*fixed, SHARED], 'Predicted')}"
+    return f"{table}\n\n{caption(records, [*fixed, *chosen], 'Predicted')}"
 
 
 def whole_jobs(records: Records) -> str:

@@ -131,6 +131,26 @@ def test_measured_shares_of_a_layer_take_the_place_of_predicted_ones(
     assert "| 1 of 4: 1.00 (0.50) | 0 of 4: 2.00 (1.00) | 1.00 (0.50) |" in side_by_side(records)
 
 
+def test_measured_speeds_of_chosen_shares_are_beside_predicted_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "generators")
+    from paper_figures import STRATEGIES, host_ram
+
+    rows = [
+        {"network": "n337", "strategy": "GPU + host RAM", "gpu_limit_gib": limit}
+        | {"predicted_voxels_per_s": 1e6 * limit}
+        for limit in (4.0, 12.0)
+    ]
+    measured = [row | {"voxels_per_s": 2e6} for row in rows]
+    circumstances = {"machine": {"processor": "CPU", "threads": 2}, "ceilings": [], "date": "today"}
+    names = *STRATEGIES, "strategies-h200-together.json", "strategies-h200-host-ram-predicted.json"
+    records = {name: Record("strategies", rows, circumstances) for name in names}
+    assert "| n337 | 4.0 | 4.0 | 12.0 | 12.0 |" in host_ram(records)
+    records["strategies-h200-host-ram.json"] = Record("strategies", measured, circumstances)
+    assert "| n337 | 4.0 | 4.0 (2.0) | 12.0 | 12.0 (2.0) |" in host_ram(records)
+
+
 def test_layers_of_planes_are_told_for_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs" / "generators")
     from paper_numbers import layers_of_fbfft, shares_of_peak
