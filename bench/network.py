@@ -22,7 +22,15 @@ from bench.child import Child, ChildFailed
 from bench.paper.published import published_rows
 from bench.patches import Asked, PatchesOnGpu, PlanPatch, release_gpu_memory
 from bench.peers import best_patch
-from bench.peers.best_patch import EXTENTS, GPU_EXTENTS, PEERS, BestPatch, Rivals, Try
+from bench.peers.best_patch import (
+    EXTENTS,
+    GPU_EXTENTS,
+    PEERS,
+    SWEEP_SHARE,
+    BestPatch,
+    Rivals,
+    Try,
+)
 from bench.peers.torch_settings import (
     LAYOUTS,
     NOT_INSTALLED,
@@ -52,9 +60,6 @@ BASELINE = "torch_fp32"
 
 # Seconds of the budget, unless another number is given.
 BUDGETS: dict[DeviceKind, float] = {"cpu": 120.0, "gpu": 60.0}
-
-# The share of a contestant's budget that the search for its best patch may take.
-SWEEP_SHARE = 0.4
 
 # A peer that takes the patch that suits another, whose layers it runs.
 SAME_PATCH = {"monai_fp32": "dilated_fp32"}

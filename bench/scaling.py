@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from math import inf
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +13,10 @@ import typer
 
 from bench import session
 from bench.ceilings import Ceilings, measure_ceilings
-from bench.child import Child
+from bench.child import Child, ChildFailed
 from bench.layers import Layer, compare_layer, convolution_of, layers_of
 from bench.patches import PlanPatch, volume_for
+from bench.peers.best_patch import PEERS, SWEEP_SHARE, Rivals, best_patch, missing, start
 from bench.record import Row
 from bench.rounds import Effort, run_rounds
 from bench.table import table
@@ -39,12 +40,20 @@ def scaling_command(
         int, typer.Option(min=1, help="Output voxels per axis of a network's patch.")
     ] = 64,
     ram: session.Ram = session.RAM,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help=f"For networks: {', '.join(PEERS)}; repeatable. Default: none."),
+    ] = None,
     repeats: session.Repeats = 5,
     budget: session.Budget = 60.0,
     out: session.Out = None,
 ) -> None:
-    """Run layers and networks with more threads."""
+    """Run layers and networks with more threads, and peers beside them.
+
+    Peers of networks take the patch that suits them best, up to the size of ours.
+    """
     session.check_primitives(only or [], detect_host())
+    session.check_known("peer", peer or [], PEERS)
     effort = Effort(repeats, budget)
     layers = layers_of(kernel, batch, size, [(features, out_features)])
     networks = [load_network(path) for path in net or []]
@@ -54,6 +63,10 @@ def scaling_command(
     found = chain(
         layer_rows(ceilings, layers, only or [], effort),
         *(network_rows(ceilings, network, patch, ram, effort) for network in networks),
+        *(
+            peer_rows(threads, network, patch, Rivals(tuple(peer or ()), ram=ram), effort)
+            for network in networks
+        ),
     )
     rows: list[Row] = []
     for row in found:
@@ -113,6 +126,36 @@ def network_rows(
             )
             row["achieved"] = floor / row["seconds"]
         yield row | ({"skipped": failed["znni"]} if failed else {})
+
+
+def peer_rows(
+    threads: Iterable[int], network: Network, patch: int, rivals: Rivals, effort: Effort
+) -> Iterator[Row]:
+    """Yield rows of a network by each peer, with each number of threads.
+
+    Patches have at most so many output voxels per axis. A patch that takes longer than the budget
+    is timed in parts.
+    """
+    room = detect_host().host.memory
+    for count, name in product(threads, rivals.names):
+        row: Row = {"work": network.name, "name": name, "threads": count}
+        session.progress(f"{network.name}, {name}, {count} threads")
+        failed: dict[str, str] = {}
+        try:
+            if reason := missing(name, network):
+                raise ChildFailed(reason)
+            found = best_patch(name, network, count, rivals, SWEEP_SHARE * effort.budget, patch)
+            with start(name, network, found.layout, count, rivals.ram) as child:
+                row |= {"patch": str(found.patch), "layout": found.layout}
+                way = child.call("prepare", found.patch, found.seconds, effort.budget, room)
+                contestants = {name: child.stopwatch(failed, name, "seconds")}
+                result = run_rounds(contestants, effort)[name]
+            if result.ran:
+                row |= {"measured": way, **result.record()}
+                row["voxels_per_s"] = found.patch.volume / row["seconds"]
+        except ChildFailed as error:
+            failed[name] = str(error)
+        yield row | ({"skipped": failed[name]} if failed else {})
 
 
 def with_efficiency(rows: list[Row]) -> list[Row]:

@@ -34,6 +34,8 @@ GPU_EXTENTS = (384, 512, 256)
 # plane of the output, the least that is computed, may have more.
 SWEEP_FLOPS = 2e10
 SWEEP_REPEATS = 1
+# The share of a contestant's budget that the search for its best patch may take.
+SWEEP_SHARE = 0.4
 
 # Patches that are tried in each layout, however long that takes.
 LEAST_TRIED = 2

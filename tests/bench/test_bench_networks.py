@@ -21,6 +21,7 @@ from bench.peers.best_patch import Rivals, missing
 from bench.peers.torch_settings import LAYOUTS
 from bench.profile import profile, time_on_cpu
 from bench.reference import sliding_output
+from bench.scaling import peer_rows, with_efficiency
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.engine.executor import Measured
@@ -188,6 +189,28 @@ def test_a_networks_rows_hold_all_contestants_and_what_was_published(
         assert rows["torch_fp32"]["ratio_to_torch"] == pytest.approx(1)
     else:
         assert "not installed" in rows["torch_fp32"]["skipped"]
+
+
+@needs_torch
+def test_peers_run_a_network_with_each_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_process(monkeypatch)
+    rivals = Rivals(("torch_fp32",), layouts=LAYOUTS[:1], ram=PLENTY)
+    rows = with_efficiency(list(peer_rows([2, 1], NETWORK, PATCH.z, rivals, QUICK)))
+    assert [(row["name"], row["threads"]) for row in rows] == [("torch_fp32", 2), ("torch_fp32", 1)]
+    for row in rows:
+        z, y, x = map(int, row["patch"].split("x"))
+        assert row["voxels_per_s"] == pytest.approx(z * y * x / row["seconds"])
+        assert row["speedup"] == pytest.approx(row["voxels_per_s"] / rows[1]["voxels_per_s"])
+
+
+def test_peers_that_cannot_run_have_rows_that_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bench.scaling.missing", lambda *_: "PyTorch has a day off")
+    (row,) = peer_rows([2], NETWORK, PATCH.z, Rivals(("torch_fp32",), ram=PLENTY), QUICK)
+    assert row == {
+        "work": NETWORK.name, "name": "torch_fp32", "threads": 2, "skipped": "PyTorch has a day off"
+    }  # fmt: skip
 
 
 def test_published_numbers_are_of_the_four_networks_only() -> None:

@@ -100,10 +100,15 @@ def cpu_scaling(records: Records) -> str:
     cases = list(product((16, 64), ("n337", "n537")))
     names = [f"scaling-{network}-{cores}-cores.json" for cores, network in cases]
     lines = []
-    for (cores, network), name in zip(cases, names, strict=True):
-        rows = {row["threads"]: row for row in records[name].rows}
+    programs = [
+        (case, program, [row for row in records[name].rows if row["name"] == program])
+        for case, name in zip(cases, names, strict=True)
+        for program in dict.fromkeys(row["name"] for row in records[name].rows)
+    ]
+    for (cores, network), program, own in programs:
+        rows = {row["threads"]: row for row in own if row.get("voxels_per_s")}
         line = {"machine": f"{cores} cores", "network": network}
-        line["patch"] = str(records[name].rows[0]["patch"])
+        line |= {"program": str(program), "patch": str(own[0]["patch"])}
         for count in (1, 2, 4, 8, 16, 32, 64):
             row = rows.get(count)
             speedup = f" ({as_times(row['speedup'])})" if row and count > min(rows) else ""
