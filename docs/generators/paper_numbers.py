@@ -160,12 +160,15 @@ def operations(records: Records) -> str:
 def growth(records: Records) -> str:
     """Return gains of large patches over small ones."""
     rates = {row["case"]: row["predicted_voxels_per_s"] for row in records[SIZES].rows}
-    gains = [
-        rates[f"{name}, GPU-only, output 256^3"] / rates[f"{name}, GPU-only, output 64^3"]
-        for name in NETWORKS
-        if f"{name}, GPU-only, output 64^3" in rates
-    ]
-    return "GPU-only, 256³ over 64³: " + ", ".join(f"{it:.1f}x" for it in gains) + " (predicted)"
+    said = []
+    for strategy in ("CPU-only", "GPU-only"):
+        small, large = (
+            [rates[f"{name}, {strategy}, output {extent}^3"] for name in NETWORKS]
+            for extent in (64, 256)
+        )
+        gains = (most / least for least, most in zip(small, large, strict=True))
+        said.append(f"{strategy} {', '.join(f'{gain:.1f}x' for gain in gains)}")
+    return f"256³ over 64³: {'; '.join(said)} (predicted); {SIZES_LINK}"
 
 
 def over_memory(records: Records) -> str:
