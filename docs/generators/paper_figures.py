@@ -70,7 +70,8 @@ def host_ram(records: Records) -> str:
     table = markdown(
         [{key: lines[name][key] for key in ("network", *titles)} for name in sorted(lines)]
     )
-    return f"{table}\n\n{caption(records, [*fixed, *chosen], 'Predicted')}"
+    verb = "Predicted, and in brackets measured," if "(" in table else "Predicted"
+    return f"{table}\n\n{caption(records, [*fixed, *chosen], verb)}"
 
 
 def whole_jobs(records: Records) -> str:

@@ -149,6 +149,7 @@ def test_measured_speeds_of_chosen_shares_are_beside_predicted_ones(
     assert "| n337 | 4.0 | 4.0 | 12.0 | 12.0 |" in host_ram(records)
     records["strategies-h200-host-ram.json"] = Record("strategies", measured, circumstances)
     assert "| n337 | 4.0 | 4.0 (2.0) | 12.0 | 12.0 (2.0) |" in host_ram(records)
+    assert "*Predicted, and in brackets measured, on CPU" in host_ram(records)
 
 
 def test_layers_of_planes_are_told_for_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
