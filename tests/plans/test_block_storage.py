@@ -90,8 +90,7 @@ def part_of(storage: BlockStorage, steps: tuple[Step, ...]) -> DevicePart:
 
 def edges_of(network: Network, part: DevicePart, start: Vec3) -> list[Edges]:
     """Return the edges of each step, for a block that begins at this voxel."""
-    (edges,) = program_of(network, part, 4, 0).edges(start)
-    return [each for each in edges if each]
+    return list(program_of(network, part, 4, 0).edges(start).values())
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ what differs between devices: memory, clocks, and ways to launch work.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from znni.core.shapes import ONE, ZERO, Box, Vec3, extended, extent, resized
@@ -172,7 +171,7 @@ class Executor:
         self._carrier = carrier
         built = iter(steps)
         self._loops = [(loop, [next(built) for _ in loop.steps]) for loop in program.loops]
-        self._latest: tuple[Vec3, list[list[Edges | None]], int] | None = None
+        self._latest: tuple[Vec3, dict[str, Edges], int] | None = None
         self._numbers: dict[object, int] = {}
         self._passed = [0] * len(self._loops)  # how often each loop has run for a block
         self._behind = NOTHING_BEHIND  # only steps with a larger ``PlacedStep.behind`` run
@@ -238,26 +237,26 @@ class Executor:
         """
         edges, number = self._edges(start)
         key = x, (number, self._behind)
-        return self._runner.launch(key, lambda: self._run(level, x, edges[level], target))
+        return self._runner.launch(key, lambda: self._run(level, x, edges, target))
 
-    def _edges(self, start: Vec3) -> tuple[list[list[Edges | None]], int]:
+    def _edges(self, start: Vec3) -> tuple[dict[str, Edges], int]:
         """Return the ``Edges`` of all steps, for a block that begins at this voxel.
 
         The latest result is kept. Small volumes have one block, and all windows begin at the same
         voxel.
 
         Returns:
-            The edges of each loop's steps, and a number that blocks of the same work share.
+            The edges by what steps give, and a number that blocks of the same work share.
         """
         program = self._program
         if self._latest is None or (program.storage and self._latest[0] != start):
             edges = program.edges(start)
-            work = tuple(each and (each.seen, each.inside) for each in chain(*edges))
+            work = tuple((each.seen, each.inside) for each in edges.values())
             number = self._numbers.setdefault(work, len(self._numbers))
             self._latest = start, edges, number
         return self._latest[1:]
 
-    def _run(self, level: int, x: Array, edges: list[Edges | None], target: Target | None) -> Array:
+    def _run(self, level: int, x: Array, edges: dict[str, Edges], target: Target | None) -> Array:
         """Run step after step of a loop, and return the last value.
 
         Before a block of a sweep, only the first steps are needed. Then it returns None.
@@ -265,8 +264,8 @@ class Executor:
         loop, steps = self._loops[level]
         passed, self._passed[level] = self._passed[level], self._passed[level] + 1
         arrays = {**self._runner.arrays, loop.takes: x}
-        for built, edge in zip(steps, edges, strict=True):
-            placed = built.placed
+        for built in steps:
+            placed, edge = built.placed, edges.get(built.placed.step.gives)
             if placed.behind <= self._behind:
                 continue
             given = [self._view(view, arrays) for view in placed.reads]

@@ -8,7 +8,7 @@ tiled network is a loop that runs once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, product
@@ -192,33 +192,32 @@ class Program:
         """All steps, in order."""
         return tuple(each for loop in self.loops for each in loop.steps)
 
-    def edges(self, start: Vec3) -> list[list[Edges | None]]:
-        """Return what the steps of each loop read and make of a block, if the network is tiled.
+    def edges(self, start: Vec3) -> dict[str, Edges]:
+        """Return what each step of a tiled network reads and makes of a block, by what it gives.
+
+        Steps of a sliding network have no edges.
 
         Args:
             start: the voxel of the whole output at which the block begins.
         """
-        if self.storage is None:
-            return [[None] * len(loop.steps) for loop in self.loops]
-        return [self._edges(loop.steps, start, self.storage) for loop in self.loops]
-
-    def _edges(
-        self, steps: Sequence[PlacedStep], start: Vec3, storage: BlockStorage
-    ) -> list[Edges | None]:
-        """Return what the steps of a loop read and make of a block."""
-        found = list[Edges | None]()
+        storage, found = self.storage, dict[str, Edges]()
+        if storage is None:
+            return found
         zeros: dict[View, Box] = {}  # maps of arrays, which are zero outside of a box
-        for placed in steps:
+        for placed in self.steps:
             step, maps, written = placed.step, placed.writes.all_samples, placed.writes.box
             joined = step.takes if isinstance(step.layers[0], Concat) else ()
             inside = storage.inside(step.gives, start // self.strides[step.gives], joined)
             before = zeros.get(maps)
             zeros = {it: box for it, box in zeros.items() if not it.overlaps(maps)}
-            clears = placed.cleared and self._reads_outside(placed, inside)
-            if clears and self.swept is None:
-                zeros[maps] = inside
-                assert written is not None
-                clears = before != inside or not written.within(inside)
+            clears = placed.cleared
+            if clears and not self.swept:  # a sweep also reads planes that it has kept
+                later = self._read_later[step.gives]
+                clears = any(box is None or not box.within(inside) for box in later)
+                if clears:
+                    zeros[maps] = inside
+                    assert written is not None
+                    clears = before != inside or not written.within(inside)
             whole = seen = None
             if step.layers[0].sees_edges:
                 (view,) = placed.reads
@@ -226,15 +225,8 @@ class Program:
                 whole = storage.whole(view.value, start // self.strides[view.value])
                 whole = whole.shifted(ZERO - view.box.start)
                 seen = whole.intersection(Box(ZERO, view.box.size))
-            found.append(Edges(whole, seen, inside if clears else None))
+            found[step.gives] = Edges(whole, seen, inside if clears else None)
         return found
-
-    def _reads_outside(self, placed: PlacedStep, inside: Box) -> bool:
-        """Return whether later steps may read samples of a step's output outside of a box."""
-        if self.swept:  # it also reads planes that it has kept
-            return True
-        later = self._read_later[placed.step.gives]
-        return any(box is None or not box.within(inside) for box in later)
 
     @cached_property
     def _read_later(self) -> dict[str, frozenset[Box | None]]:
