@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ONE, Shape5
 from znni.machine.arena import new_output
 from znni.machine.machine import Device
 from znni.network.layers import Operation, Pool
@@ -21,21 +20,22 @@ EFFICIENCY = 0.2
 
 
 @dataclass(frozen=True)
-class Pooling(ABC):
-    """Max-pooling on the CPU, at one or at all offsets of its window."""
+class MaxPooling:
+    """Max-pooling on the CPU. Voxels beyond the last whole window are dropped.
+
+    Attributes:
+        fragments: whether it pools at all offsets of its window, rather than at the first alone.
+    """
 
     device: Device
     name: str
+    fragments: bool
     accuracy: float = 0.0
     version = 2
 
-    @abstractmethod
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output's shape, or None if this pooling does not apply."""
-
-    @abstractmethod
-    def offsets(self, window: Vec3) -> Vec3:
-        """Return the number of window offsets that are pooled at, per axis."""
+        """Return the output's shape if a window fits, and if all fragments have the same size."""
+        return fragmented(layer, shape) if self.fragments else pooled(layer, shape)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: a comparison per voxel, one pass over input and output each."""
@@ -52,46 +52,20 @@ class Pooling(ABC):
     def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""
         layer, out = applied_to(Pool, self, layer, shape)
-        pool = workers(self.device.threads)
+        pool, window = workers(self.device.threads), layer.window
+        offsets = window if self.fragments else ONE
 
         def run(x: Float32) -> Float32:
             y = new_output(out)
-            window_maxima(x, y, layer.window, self.offsets(layer.window), pool)
+            window_maxima(x, y, window, offsets, pool)
             return y
 
         return run
 
 
-@dataclass(frozen=True)
-class MaxPooling(Pooling):
-    """Max-pooling on the CPU. Voxels beyond the last whole window are dropped."""
-
-    name: str = "max_pooling"
-
-    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output's shape for any pooling whose window fits."""
-        return pooled(layer, shape)
-
-    def offsets(self, window: Vec3) -> Vec3:  # noqa: ARG002 - the same for any
-        """Return one offset per axis, the first."""
-        return Vec3(1, 1, 1)
-
-
-@dataclass(frozen=True)
-class MaxPoolingFragments(Pooling):
-    """All fragments of a max-pooling on the CPU."""
-
-    name: str = "max_pooling_fragments"
-
-    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output's shape if all fragments have the same size."""
-        return fragmented(layer, shape)
-
-    def offsets(self, window: Vec3) -> Vec3:
-        """Return all offsets."""
-        return window
-
-
-def primitives(device: Device) -> tuple[MaxPooling, MaxPoolingFragments]:
+def primitives(device: Device) -> tuple[MaxPooling, ...]:
     """Return plain max-pooling and max-pooling fragments."""
-    return MaxPooling(device), MaxPoolingFragments(device)
+    return (
+        MaxPooling(device, "max_pooling", fragments=False),
+        MaxPooling(device, "max_pooling_fragments", fragments=True),
+    )

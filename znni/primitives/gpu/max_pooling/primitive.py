@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ONE, Shape5, Vec3
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
@@ -17,8 +17,8 @@ from znni.plans.primitive import Run, fragmented, pooled
 from znni.primitives.gpu.common.base import ShapedPrimitive, Work
 from znni.primitives.gpu.common.hardware import LANES
 from znni.primitives.gpu.common.kernels import (
+    common_code,
     compiler_options,
-    larger_source,
     of_axes,
     strides_in_elements,
 )
@@ -33,8 +33,6 @@ MOST_CELLS = 2**31 - max(MOST_THREADS.values())
 
 # The maximum of float32 numbers is one of them: there is no error.
 EXACT = NumberFormat("float32", accuracy=0.0)
-
-FIRST = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,28 @@ class PoolingWork(Work):
 
 
 @dataclass(frozen=True)
-class GpuPooling(ShapedPrimitive[PoolingWork]):
-    """The base of max-pooling on a GPU, at one or at all offsets of the window."""
+class GpuMaxPooling(ShapedPrimitive[PoolingWork]):
+    """Max-pooling on a GPU. Voxels beyond the last whole window are dropped.
+
+    Attributes:
+        fragments: whether it pools at all offsets of its window, rather than at the first alone.
+    """
 
     numbers: NumberFormat = EXACT
+    fragments: bool = False
+    family: ClassVar[str] = "gpu_max_pooling"
+
+    @property
+    def name(self) -> str:
+        """The name in the catalogue, which says whether it makes fragments."""
+        return super().name + "_fragments" * self.fragments
+
+    def work(self, layer: Operation, shape: Shape5) -> PoolingWork | None:
+        """Decline windows that do not fit, fragments of different sizes, and too large planes."""
+        out = fragmented(layer, shape) if self.fragments else pooled(layer, shape)
+        if out is None or not isinstance(layer, Pool) or not is_countable(out):
+            return None
+        return PoolingWork(shape, out, layer.window, layer.window if self.fragments else ONE)
 
     def prepare(
         self,
@@ -87,7 +103,7 @@ class GpuPooling(ShapedPrimitive[PoolingWork]):
 
 def source() -> str:
     """Return the CUDA source of ``max_pooling``."""
-    return larger_source() + source_beside(__file__, "max_pooling.cu")
+    return common_code("larger.cuh") + source_beside(__file__, "max_pooling.cu")
 
 
 def constants(window: Vec3, offsets: Vec3) -> tuple[str, ...]:
@@ -127,34 +143,6 @@ def division(shape: Shape5, out: Shape5, window: Vec3, most: int) -> tuple[int, 
     return threads, columns * -(-out.z // planes) * shape.f * shape.n, planes
 
 
-@dataclass(frozen=True)
-class GpuMaxPooling(GpuPooling):
-    """Max-pooling on a GPU. Voxels beyond the last whole window are dropped."""
-
-    family: ClassVar[str] = "gpu_max_pooling"
-
-    def work(self, layer: Operation, shape: Shape5) -> PoolingWork | None:
-        """Pool at the first offset; decline windows that do not fit, and planes beyond counts."""
-        out = pooled(layer, shape)
-        if out is None or not isinstance(layer, Pool) or not is_countable(out):
-            return None
-        return PoolingWork(shape, out, layer.window, FIRST)
-
-
-@dataclass(frozen=True)
-class GpuMaxPoolingFragments(GpuPooling):
-    """All fragments of a max-pooling on a GPU."""
-
-    family: ClassVar[str] = "gpu_max_pooling_fragments"
-
-    def work(self, layer: Operation, shape: Shape5) -> PoolingWork | None:
-        """Pool at all offsets; decline fragments of different sizes, and planes beyond counts."""
-        out = fragmented(layer, shape)
-        if out is None or not isinstance(layer, Pool) or not is_countable(out):
-            return None
-        return PoolingWork(shape, out, layer.window, layer.window)
-
-
-def primitives(device: Device) -> tuple[GpuMaxPooling, GpuMaxPoolingFragments]:
+def primitives(device: Device) -> tuple[GpuMaxPooling, ...]:
     """Return plain max-pooling and max-pooling fragments."""
-    return GpuMaxPooling(device), GpuMaxPoolingFragments(device)
+    return GpuMaxPooling(device), GpuMaxPooling(device, fragments=True)
