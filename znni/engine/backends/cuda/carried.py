@@ -11,7 +11,7 @@ from znni.core.shapes import AXES, Axis
 from znni.machine.cuda_kernels import KernelModule, compiled, source_beside
 from znni.machine.packed_arrays import PackedArray
 from znni.plans.swept import KeptPlanes
-from znni.primitives.gpu.common.kernels import float16_pair_source
+from znni.primitives.gpu.common.kernels import common_code
 
 THREADS = 256
 
@@ -59,7 +59,7 @@ class PackedPlaneCopies:
     def __init__(self, axis: Axis, copy: PlaneCopies) -> None:
         self._across = 2 + AXES.index(axis)
         self._copy = copy
-        module = _compiled(float16_pair_source() + packed_source())
+        module = _compiled(common_code("float16_pair.cuh") + packed_source())
         self._scaled, self._agree = map(module.get_function, ("copy_scaled", "agree"))
 
     def __call__(self, made: PackedArray, carried: PackedArray, kept: KeptPlanes) -> None:

@@ -21,7 +21,8 @@ from znni.network.geometry import cut_for_gpu, given_window
 from znni.network.network import Network
 from znni.network.window import Copy
 from znni.primitives.cpu.common.workers import workers
-from znni.primitives.gpu.common.voxels import launch, strided, strided_along_x, voxels_source
+from znni.primitives.gpu.common.kernels import common_code
+from znni.primitives.gpu.common.voxels import launch, strided, strided_along_x
 
 
 class MirroredWindows:
@@ -85,4 +86,4 @@ def _starts(group: Sequence[Copy]) -> list[Vec3]:
 
 def source() -> str:
     """Return the CUDA source of ``place_window``."""
-    return voxels_source() + source_beside(__file__, "mirrored_windows.cu")
+    return common_code("voxels.cuh") + source_beside(__file__, "mirrored_windows.cu")

@@ -14,8 +14,8 @@ from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.window import Window
 from znni.primitives.gpu.common.activation import activate_over_maps
-from znni.primitives.gpu.common.kernels import strides_in_elements
-from znni.primitives.gpu.common.voxels import launch, strided_along_x, voxels_source
+from znni.primitives.gpu.common.kernels import common_code, strides_in_elements
+from znni.primitives.gpu.common.voxels import launch, strided_along_x
 
 
 class WindowMemory:
@@ -111,4 +111,4 @@ def _placed(*arrays: Any) -> Iterator[Any]:
 
 def source() -> str:
     """Return the CUDA source of ``add_window``, ``divide`` and ``sigmoid``."""
-    return voxels_source() + source_beside(__file__, "window_sums.cu")
+    return common_code("voxels.cuh") + source_beside(__file__, "window_sums.cu")

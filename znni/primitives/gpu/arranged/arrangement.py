@@ -14,11 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from znni.core.shapes import Box, Shape5, Vec3, offsets
+from znni.core.shapes import ONE, Box, Shape5, Vec3, offsets
 from znni.network.layers import Activation, Conv, ConvTranspose
 from znni.network.weights import ConvWeights, Float32, in_one_group
-
-ONE = Vec3(1, 1, 1)
 
 # More groups would be as many calls.
 MOST_GROUPS = 1024

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.shapes import Shape5
+from znni.core.shapes import ONE, Shape5
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
@@ -22,12 +22,12 @@ from znni.network.layers import Activation, ConvTranspose, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Primitive, Run, applying
-from znni.primitives.gpu.arranged.arrangement import ONE, Arrangement, arrangement, with_activation
+from znni.primitives.gpu.arranged.arrangement import Arrangement, arrangement, with_activation
 from znni.primitives.gpu.common.activation import has_source, sloped_activation_source
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED
-from znni.primitives.gpu.common.kernels import compiler_options, of_axes
+from znni.primitives.gpu.common.kernels import common_code, compiler_options, of_axes
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
-from znni.primitives.gpu.common.voxels import countable, launch, strided, voxels_source
+from znni.primitives.gpu.common.voxels import countable, launch, strided
 from znni.primitives.gpu.direct import primitive as direct
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
 from znni.primitives.gpu.direct_tensor.geometry import GROUP
@@ -217,7 +217,7 @@ class _Scatter:
 def source(activation: Activation) -> str:
     """Return the CUDA source of ``gather`` and ``scatter``, compiled with ``steps``."""
     kernels = source_beside(__file__, "arrange.cu")
-    return voxels_source() + sloped_activation_source(activation) + kernels
+    return common_code("voxels.cuh") + sloped_activation_source(activation) + kernels
 
 
 def steps(step: Any) -> tuple[str, ...]:

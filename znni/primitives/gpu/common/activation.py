@@ -13,7 +13,7 @@ from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.activations import LEAKY_SLOPE, TRAITS, Activation, increases
 from znni.network.layers import Conv, Operation, PooledConv
 from znni.plans.cost import Cost
-from znni.primitives.gpu.common.kernels import fast_activations_source, larger_source
+from znni.primitives.gpu.common.kernels import common_code
 
 # The activation of a sum `value`. `larger` returns the larger of two numbers, or NaN if one is NaN.
 # Softmax needs all maps of a voxel, so it is a pass of its own after the convolution.
@@ -76,7 +76,7 @@ def activation_source(activation: Activation, *, rounded: bool = False) -> str:
     """
     known = EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else EXPRESSIONS
     keeps_unit = str(TRAITS[activation].kind == "lines").lower()
-    return f"""{larger_source()}{fast_activations_source() if rounded else ""}
+    return f"""{common_code("larger.cuh")}{common_code("fast_activations.cuh") if rounded else ""}
 constexpr bool KEEPS_UNIT = {keeps_unit};
 __device__ __forceinline__ float activation(float value) {{
     return {known[activation]};
@@ -94,7 +94,7 @@ def sloped_activation_source(activation: Activation, *, rounded: bool = False) -
         rounded: whether the result is rounded to float16.
     """
     known = SLOPED_EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else SLOPED_EXPRESSIONS
-    return f"""{larger_source()}{fast_activations_source() if rounded else ""}
+    return f"""{common_code("larger.cuh")}{common_code("fast_activations.cuh") if rounded else ""}
 __device__ __forceinline__ float activated(float value, float slope) {{
     return {known[activation]};
 }}

@@ -27,39 +27,9 @@ def of_axes(name: str, extents: Iterable[int]) -> dict[str, int]:
     return {f"{name}_{axis}": extent for axis, extent in zip("ZYX", extents, strict=True)}
 
 
-def larger_source() -> str:
-    """Return the CUDA function ``float larger(float, float)``, which keeps NaN."""
-    return source_beside(__file__, "larger.cuh")
-
-
-def fast_activations_source() -> str:
-    """Return CUDA functions of a number such as ``float fast_elu(float)``."""
-    return source_beside(__file__, "fast_activations.cuh")
-
-
-def shared_copies_source() -> str:
-    """Return CUDA functions that copy to shared memory while a thread goes on."""
-    return source_beside(__file__, "shared_copies.cuh")
-
-
-def float16_pair_source() -> str:
-    """Return CUDA functions for two float16 in a register."""
-    return source_beside(__file__, "float16_pair.cuh")
-
-
-def lane_sums_source() -> str:
-    """Return the CUDA function that adds up numbers of a warp's voxels."""
-    return source_beside(__file__, "lane_sums.cuh")
-
-
-def store_source() -> str:
-    """Return the CUDA functions that store a word if it is wanted."""
-    return source_beside(__file__, "store_if.cuh")
-
-
-def bfloat16_pair_source() -> str:
-    """Return CUDA functions that split float32 numbers into pairs of bfloat16."""
-    return source_beside(__file__, "bfloat16_pair.cuh")
+def common_code(*files: str) -> str:
+    """Return the CUDA C++ in some files of this folder, such as ``larger.cuh``."""
+    return "".join(source_beside(__file__, name) for name in files)
 
 
 def products_source(
@@ -84,15 +54,10 @@ def products_source(
             _wgmma_source(times * columns, numbers, left_in_registers=left_in_registers)
             for times in range(1, widths + 1)
         ]
-        return shared_copies_source() + source_beside(__file__, "wgmma.cuh") + "".join(kinds)
+        return common_code("shared_copies.cuh", "wgmma.cuh") + "".join(kinds)
     if not left_in_registers:
         raise ValueError(f"chips of capability {chip.capability} take the left side in registers")
     return warp_mma_source(numbers) + source_beside(__file__, "warp_products.cuh")
-
-
-def matrices_source() -> str:
-    """Return CUDA functions that load left or right sides of products into registers."""
-    return source_beside(__file__, "matrices.cuh")
 
 
 def warp_mma_source(numbers: TensorFormat) -> str:
@@ -102,19 +67,15 @@ def warp_mma_source(numbers: TensorFormat) -> str:
     registers.
     """
     types = f"f32.{numbers.part}.{numbers.part}.f32"
-    return (
-        shared_copies_source()
-        + matrices_source()
-        + (
-            "\n// Adds a product of 16 rows and 8 columns to a warp's sums, or begins with it.\n"
-            "__device__ __forceinline__ void multiply_add(float* sum, const unsigned (&a)[4], "
-            "unsigned b0, unsigned b1, bool add) {\n"
-            "  if (!add) sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;\n"
-            f'  asm("mma.sync.aligned.m16n8k{numbers.depth}.row.col.{types} '
-            '{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"\n'
-            '      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])\n'
-            '      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));\n}\n'
-        )
+    return common_code("shared_copies.cuh", "matrices.cuh") + (
+        "\n// Adds a product of 16 rows and 8 columns to a warp's sums, or begins with it.\n"
+        "__device__ __forceinline__ void multiply_add(float* sum, const unsigned (&a)[4], "
+        "unsigned b0, unsigned b1, bool add) {\n"
+        "  if (!add) sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;\n"
+        f'  asm("mma.sync.aligned.m16n8k{numbers.depth}.row.col.{types} '
+        '{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"\n'
+        '      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])\n'
+        '      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));\n}\n'
     )
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import source_beside
 from znni.machine.device_arena import device_workspace
-from znni.primitives.gpu.common.kernels import compiler_options, larger_source
-from znni.primitives.gpu.common.voxels import MOST, THREADS, strided, voxels_source
+from znni.primitives.gpu.common.kernels import common_code, compiler_options
+from znni.primitives.gpu.common.voxels import MOST, THREADS, strided
 
 # Blocks of a launch that keep the memory of any GPU busy. More would leave less to each.
 ENOUGH_BLOCKS = 4096
@@ -28,12 +28,7 @@ def source() -> str:
 
     It is compiled with ``options``.
     """
-    return voxels_source() + larger_source() + source_beside(__file__, "map_sums.cu")
-
-
-def norm_scaling_source() -> str:
-    """Return the CUDA function that makes a norm's factors and shifts of a map's sums."""
-    return source_beside(__file__, "norm_scaling.cuh")
+    return common_code("voxels.cuh", "larger.cuh") + source_beside(__file__, "map_sums.cu")
 
 
 def options(*, maps_together: int = 0, is_max: bool = False, together: int = 1) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.layers import Activation
 from znni.network.weights import Float32
 from znni.primitives.gpu.common.activation import sloped_activation_source
+from znni.primitives.gpu.common.kernels import common_code
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
-from znni.primitives.gpu.common.voxels import launch, strided, voxels_source
+from znni.primitives.gpu.common.voxels import launch, strided
 
 Combination: TypeAlias = Literal["COPY", "ADD", "MULTIPLY", "MAXIMUM", "SCALE"]
 
@@ -24,7 +25,7 @@ NUMBERS = 3
 def source(activation: Activation) -> str:
     """Return the CUDA source of ``pointwise``, compiled with ``option``."""
     return (
-        voxels_source()
+        common_code("voxels.cuh")
         + sloped_activation_source(activation)
         + source_beside(__file__, "pointwise.cu")
     )

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from znni.core.shapes import ZERO, Box, Shape5
-from znni.machine.cuda_kernels import source_beside
 from znni.machine.device_arena import new_device_output
 from znni.plans.cost import Cost, Memory
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
@@ -25,11 +24,6 @@ BLOCKS = 2**14
 
 # Kernels count the cells of a plane, and all planes, in 32 bits.
 MOST = 2**31 - THREADS
-
-
-def voxels_source() -> str:
-    """Return the CUDA source of the loop over the voxels of an output."""
-    return source_beside(__file__, "voxels.cuh")
 
 
 def countable(shape: Shape5) -> bool:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
-from znni.core.shapes import Shape5, Vec3, round_up
+from znni.core.shapes import ONE, Shape5, Vec3, round_up
 from znni.machine.packed_arrays import VOXEL_BYTES
 from znni.network.layers import Conv, ConvTranspose
 from znni.primitives.gpu.common.hardware import BANKS, LANES
 from znni.primitives.gpu.common.kernels import compiler_options, of_axes
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
-
-ONE = Vec3(1, 1, 1)
 
 # Positions of a thread along x, each a float32; and threads of a block, at most.
 ALONG, MOST_THREADS = 4, 128

@@ -34,7 +34,7 @@ from znni.primitives.gpu.common.hardware import (
     chip_of,
     processors_of,
 )
-from znni.primitives.gpu.common.kernels import shared_copies_source
+from znni.primitives.gpu.common.kernels import common_code
 from znni.primitives.gpu.common.map_sums import in_fours
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, NumberFormat
 from znni.primitives.gpu.common.voxels import MOST, strided
@@ -200,7 +200,7 @@ def source(activation: Activation) -> str:
 
 def blocks_source() -> str:
     """Return CUDA functions for the work of a block, and for its copies to shared memory."""
-    return shared_copies_source() + source_beside(__file__, "blocks.cuh")
+    return common_code("shared_copies.cuh") + source_beside(__file__, "blocks.cuh")
 
 
 # The GPUs that have this primitive.

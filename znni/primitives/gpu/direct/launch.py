@@ -14,8 +14,7 @@ from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Run
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
 from znni.primitives.gpu.common.kernels import (
-    shared_copies_source,
-    store_source,
+    common_code,
     strides_in_elements,
 )
 from znni.primitives.gpu.direct.geometry import Tile
@@ -26,8 +25,7 @@ def source(activation: Activation) -> str:
     """Return the CUDA source of ``convolve``, which is compiled with a tile's ``options``."""
     return (
         activation_source(activation)
-        + store_source()
-        + shared_copies_source()
+        + common_code("store_if.cuh", "shared_copies.cuh")
         + source_beside(__file__, "convolution.cu")
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ONE, Shape5
 from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
@@ -20,8 +20,6 @@ from znni.primitives.gpu.common.number_formats import FLOAT32, NumberFormat
 from znni.primitives.gpu.direct.geometry import tile_for
 from znni.primitives.gpu.direct.launch import launcher
 from znni.primitives.gpu.direct.work import DirectWork
-
-NOT_POOLED = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class GpuDirect(DirectConvolution):
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv):
             return None
-        tile = tile_for(layer, NOT_POOLED, out)
+        tile = tile_for(layer, ONE, out)
         return None if tile is None else DirectWork(shape, out, layer, tile)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.network.layers import Conv
 from znni.primitives.gpu.common.division import divisors
 from znni.primitives.gpu.common.hardware import Chip
@@ -15,7 +15,6 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     GROUP,
     IN_MAPS,
     MOST_SUMS,
-    ONE,
     STACKING_SUBTILES,
     ThreadBlock,
 )

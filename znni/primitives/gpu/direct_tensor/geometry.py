@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.primitives.gpu.common.division import even_share
 from znni.primitives.gpu.common.hardware import KIB, LANES, SECTOR_FLOATS, WARPGROUP_THREADS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
-
-ONE = Vec3(1, 1, 1)
 
 # Sizes of a warpgroup's product: input maps, and voxels along y and x.
 IN_MAPS = 16

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, kernel_with_shared, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
@@ -17,12 +17,10 @@ from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
 from znni.primitives.gpu.common.kernels import (
+    common_code,
     definitions,
-    float16_pair_source,
-    lane_sums_source,
     of_axes,
     products_source,
-    store_source,
     strides_in_elements,
     warp_mma_source,
 )
@@ -62,7 +60,7 @@ class Gathering(NamedTuple):
     shifts: Vec3
 
 
-IN_PLACE = Gathering(Vec3(1, 1, 1), Vec3(1, 1, 1))
+IN_PLACE = Gathering(ONE, ONE)
 
 
 class Launcher:
@@ -306,11 +304,11 @@ def convolution_source(
     parts = (
         definitions(values),
         ranges_source(block.numbers),
-        float16_pair_source() if packing.writes else "",
-        lane_sums_source() if packing.sums else "",
+        common_code("float16_pair.cuh") if packing.writes else "",
+        common_code("lane_sums.cuh") if packing.sums else "",
         activation_source(activation, rounded=packing.writes),
         products,
-        store_source(),
+        common_code("store_if.cuh"),
         source_beside(__file__, "convolution.cuh"),
         source_beside(__file__, kernel),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.network.layers import Conv
 from znni.primitives.gpu.common.hardware import Chip
 from znni.primitives.gpu.common.number_formats import TensorFormat
@@ -17,7 +17,7 @@ from znni.primitives.gpu.direct_tensor.geometry import ThreadBlock
 # They are more blocks with fewer products each, so that fewer multiprocessors wait for the last
 # ones. Such a block has a share of the output maps, at least 8.
 FEW_BLOCKS = 8
-SMALL_SUBTILES = (Vec3(2, 1, 1), Vec3(1, 1, 1))
+SMALL_SUBTILES = (Vec3(2, 1, 1), ONE)
 SMALL_COLUMNS = (80, 72, 64, 48, 40, 24, 16, 8)
 
 # A block that keeps the image for all passes takes at most this share of the time, by an estimate.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ONE, Shape5, Vec3
 from znni.machine.packed_arrays import (
     RECORD_BYTES,
     SUMS_BYTES,
@@ -73,7 +73,7 @@ class Packing(NamedTuple):
     groups: int = 0
     adds: bool = False
     sums: bool = False
-    phases: Vec3 = Vec3(1, 1, 1)
+    phases: Vec3 = ONE
 
 
 UNPACKED = Packing()

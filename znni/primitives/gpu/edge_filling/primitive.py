@@ -13,8 +13,8 @@ from znni.network.padding import Beyond
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to, edge_filled
-from znni.primitives.gpu.common.kernels import compiler_options
-from znni.primitives.gpu.common.voxels import cost_by_voxel, countable, seeing_edges, voxels_source
+from znni.primitives.gpu.common.kernels import common_code, compiler_options
+from znni.primitives.gpu.common.voxels import cost_by_voxel, countable, seeing_edges
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class GpuEdgeFilling:
 
 def source() -> str:
     """Return the CUDA source of ``fill_edges``, compiled with ``options``."""
-    return voxels_source() + source_beside(__file__, "edge_filling.cu")
+    return common_code("voxels.cuh") + source_beside(__file__, "edge_filling.cu")
 
 
 def options(layer: PadLayer) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -82,22 +82,32 @@ class Kernels:
         self._extract((-(-f * z * y * x // THREADS),), (THREADS,), arguments)
 
 
-class Forward:
-    """The transform of maps (f, z, y, x) of one shape to spectra (f, x, y, z).
+class _Transform:
+    """The transforms of all lines of some maps, along x, y and z.
 
     Args:
         kernels: the kernels between transforms.
         spectrum: the spectrum of a map.
         maps: how many maps are transformed together.
-        box: extents of the maps; beyond them they are zero.
+        box: extents of the part of each map, from its start, that is not zero or is computed.
     """
+
+    along_x: ClassVar[Kind]
+    across: ClassVar[Kind]  # along y and z
 
     def __init__(self, kernels: Kernels, spectrum: Spectrum, maps: int, box: Vec3) -> None:
         self._kernels, self._spectrum, self._maps, self._box = kernels, spectrum, maps, box
         z, y, x = spectrum.size
-        self._along_x = _lines("real_to_complex", x, maps * box.z * box.y)
-        self._along_y = _lines("forward", y, maps * box.z * spectrum.half)
-        self._along_z = _lines("forward", z, maps * spectrum.plane)
+        self._along_x = _lines(self.along_x, x, maps * box.z * box.y)
+        self._along_y = _lines(self.across, y, maps * box.z * spectrum.half)
+        self._along_z = _lines(self.across, z, maps * spectrum.plane)
+
+
+class Forward(_Transform):
+    """The transform of maps (f, z, y, x) of one shape to spectra (f, x, y, z)."""
+
+    along_x = "real_to_complex"
+    across = "forward"
 
     def run(self, maps: Any, spectra: Any, work: Any) -> None:
         """Transform ``maps`` into ``spectra``, which also holds intermediate lines."""
@@ -112,22 +122,11 @@ class Forward:
         self._along_z.run(spectra.data.ptr, work.data.ptr)
 
 
-class Inverse:
-    """The transform of spectra (f, x, y, z) to a box of each map (f, z, y, x).
+class Inverse(_Transform):
+    """The transform of spectra (f, x, y, z) to a box of each map (f, z, y, x)."""
 
-    Args:
-        kernels: the kernels between transforms.
-        spectrum: the spectrum of a map.
-        maps: how many maps are transformed together.
-        box: extents of the part of each map that is computed, from its start.
-    """
-
-    def __init__(self, kernels: Kernels, spectrum: Spectrum, maps: int, box: Vec3) -> None:
-        self._kernels, self._spectrum, self._maps, self._box = kernels, spectrum, maps, box
-        z, y, x = spectrum.size
-        self._along_z = _lines("inverse", z, maps * spectrum.plane)
-        self._along_y = _lines("inverse", y, maps * box.z * spectrum.half)
-        self._along_x = _lines("complex_to_real", x, maps * box.z * box.y)
+    along_x = "complex_to_real"
+    across = "inverse"
 
     def run(self, spectra: Any, bias: Any, maps: Any, work: Any) -> None:
         """Transform ``spectra``, which also holds intermediate lines, into ``maps``."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from znni.machine.cuda_kernels import source_beside
 from znni.primitives.gpu.common.hardware import LANES, Chip
 from znni.primitives.gpu.common.kernels import (
-    bfloat16_pair_source,
+    common_code,
     definitions,
-    float16_pair_source,
     products_source,
     warp_mma_source,
 )
@@ -102,7 +101,7 @@ class ProductShape:
 def spectrum_source(spectra: SpectrumFormat) -> str:
     """Return CUDA functions that convert numbers of a format, and order kernels' spectra."""
     is_pair = spectra.numbers is BFLOAT16_PAIR
-    pairs = bfloat16_pair_source() if is_pair else float16_pair_source()
+    pairs = common_code("bfloat16_pair.cuh") if is_pair else common_code("float16_pair.cuh")
     return pairs + source_beside(__file__, f"spectrum_{spectra.numbers.name}.cuh")
 
 

@@ -13,7 +13,7 @@ from znni.network.layers import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.kernels import (
-    bfloat16_pair_source,
+    common_code,
     definitions,
     products_source,
     strides_in_elements,
@@ -33,7 +33,7 @@ def source(block: ThreadBlock, activation: Activation) -> str:
         activation_source(activation),
         products_source(block.chip, block.columns, numbers, left_in_registers=True),
         f"constexpr int RIGHT = {2 * block.cycle};",
-        bfloat16_pair_source() if numbers is BFLOAT16_PAIR else "",
+        common_code("bfloat16_pair.cuh") if numbers is BFLOAT16_PAIR else "",
         source_beside(__file__, f"left_{numbers.name}.cuh"),
         source_beside(__file__, "convolution.cu"),
     )

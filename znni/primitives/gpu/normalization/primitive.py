@@ -23,6 +23,7 @@ from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to
 from znni.primitives.gpu.common import map_sums
 from znni.primitives.gpu.common.activation import sloped_activation_source
+from znni.primitives.gpu.common.kernels import common_code
 from znni.primitives.gpu.common.map_sums import FOUR, MapSums, in_fours
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.common.pointwise import Pointwise, resident_bytes
@@ -32,7 +33,6 @@ from znni.primitives.gpu.common.voxels import (
     countable,
     launch,
     strided,
-    voxels_source,
 )
 
 # Operations for a value: two multiply-adds.
@@ -134,7 +134,7 @@ class _Sums:
 def source(norm: Normalize) -> str:
     """Return the CUDA source of ``reduce_maps`` and ``set_scaling``, compiled with ``options``."""
     kernel = source_beside(__file__, f"{norm.by}.cu")
-    return map_sums.source() + map_sums.norm_scaling_source() + kernel
+    return map_sums.source() + common_code("norm_scaling.cuh") + kernel
 
 
 def options(norm: Normalize, together: int) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ def options(norm: Normalize, together: int) -> tuple[str, ...]:
 def scaling_source(activation: Activation) -> str:
     """Return the CUDA source of ``scale_maps``."""
     kernel = source_beside(__file__, "scaling.cu")
-    return voxels_source() + sloped_activation_source(activation) + kernel
+    return common_code("voxels.cuh") + sloped_activation_source(activation) + kernel
 
 
 def primitives(device: Device) -> tuple[GpuNormalization, ...]:

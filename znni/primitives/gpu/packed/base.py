@@ -23,9 +23,9 @@ from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying
 from znni.primitives.gpu.common.base import AnyWork, NamedPrimitive, ShapedPrimitive
-from znni.primitives.gpu.common.kernels import definitions, float16_pair_source
+from znni.primitives.gpu.common.kernels import common_code, definitions
 from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
-from znni.primitives.gpu.common.voxels import EFFICIENCY, countable, voxels_source
+from znni.primitives.gpu.common.voxels import EFFICIENCY, countable
 
 # Operations for a number: two conversions, and what the layer computes.
 FLOPS = 4
@@ -94,26 +94,25 @@ class GpuPackedPass(PackedPrimitive):
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare all that can be done once."""
         out = applying(self.out_shape(layer, shape), self, layer, shape)
-        run = self.prepare(on_float32(layer), out, weights)
-
-        def into(*inputs: Any) -> Any:
-            return into_output(out, self.numbers.parts, lambda: run(*inputs))
-
-        return into
+        return into_output(out, self.numbers.parts, self.prepare(on_float32(layer), out, weights))
 
 
-def into_output(out: Shape5, parts: int, run: Callable[[], Any]) -> Any:
-    """Call a function that makes a packed value in the output that is given, or in a new one.
+def into_output(out: Shape5, parts: int, run: Callable[..., Any]) -> Run:
+    """Return a run that makes a packed value in the output that is given, or in a new one.
 
     Args:
         out: the shape of the value.
         parts: the parts of its numbers.
-        run: the function. It makes the value in the output that is given (``output_into``).
+        run: makes the value in the output that is given (``output_into``).
     """
-    if given_output(out) is not None:
-        return run()
-    with output_into(packed_array(out, parts)):
-        return run()
+
+    def into(*inputs: Any) -> Any:
+        if given_output(out) is not None:
+            return run(*inputs)
+        with output_into(packed_array(out, parts)):
+            return run(*inputs)
+
+    return into
 
 
 def groups_of(shape: Shape5) -> Shape5:
@@ -132,9 +131,9 @@ def strided(array: PackedArray) -> tuple[Any, ...]:
 def records_source(numbers: TensorFormat) -> str:
     """Return CUDA functions for voxels of packed values and their records."""
     parts = definitions({"PARTS": numbers.parts})
-    return parts + float16_pair_source() + source_beside(__file__, "records.cuh")
+    return parts + common_code("float16_pair.cuh") + source_beside(__file__, "records.cuh")
 
 
 def common_source(numbers: TensorFormat) -> str:
     """Return the functions of ``records_source``, and the loop over the voxels of an output."""
-    return voxels_source() + records_source(numbers)
+    return common_code("voxels.cuh") + records_source(numbers)

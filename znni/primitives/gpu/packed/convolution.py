@@ -8,7 +8,7 @@ their places.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from znni.core.shapes import Shape5
 from znni.machine.packed_arrays import GROUP, groups_for
@@ -113,8 +113,4 @@ class GpuPackedConvolution(ShapedPackedPrimitive[Pieces | PhasedWork]):
             run = Launcher(work, conv_weights(work.conv, weights))
             if not work.packing.writes:
                 return run
-
-        def into(*inputs: Any) -> Any:
-            return into_output(work.out, self.numbers.parts, lambda: run(*inputs))
-
-        return into
+        return into_output(work.out, self.numbers.parts, run)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ONE, ZERO, Box, Shape5, Vec3
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
 from znni.machine.packed_arrays import PackedArray
@@ -20,8 +20,6 @@ from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import launch
 from znni.primitives.gpu.packed.base import GpuPackedPass, common_source, groups_of, strided
 from znni.primitives.gpu.upsampling.primitive import FLOPS, neighbours_source
-
-ONE = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class GpuPackedUpsampling(_Copying):
             return y
 
         def interpolated(x: PackedArray, inside: Box | None = None) -> Any:
-            y, whole = new_device_output(out), Box(Vec3(0, 0, 0), Vec3(*x.shape[2:]))
+            y, whole = new_device_output(out), Box(ZERO, Vec3(*x.shape[2:]))
             seen = whole.intersection(inside or whole)
             if seen is None:
                 y.voxels.fill(0)

@@ -137,7 +137,7 @@ class GpuPackedDepthwise(ShapedPackedPrimitive[PackedDepthwiseWork]):
             kernel((blocks,), (tile.threads,), given, shared_mem=tile.shared_bytes)
             return y
 
-        return lambda x: into_output(out, self.numbers.parts, lambda: run(x))
+        return into_output(out, self.numbers.parts, run)
 
     def work(self, layer: Operation, shape: Shape5) -> PackedDepthwiseWork | None:
         """Decline maps made from other maps, affine maps, and what is left to other layers."""

@@ -33,9 +33,8 @@ from znni.primitives.gpu.common.activation import activation_source, has_source
 from znni.primitives.gpu.common.base import ConvolutionWork, Pass
 from znni.primitives.gpu.common.hardware import LANES, chip_of
 from znni.primitives.gpu.common.kernels import (
+    common_code,
     definitions,
-    lane_sums_source,
-    store_source,
     strides_in_elements,
     warp_mma_source,
 )
@@ -173,11 +172,7 @@ class GpuPackedFirstLayer(ShapedPackedPrimitive[FirstLayerWork]):
     def prepare(self, work: FirstLayerWork, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels; lay out the weights."""
         run = FirstLayerLauncher(work, conv_weights(work.conv, weights))
-
-        def into(x: Any) -> Any:
-            return into_output(work.out, self.numbers.parts, lambda: run(x))
-
-        return into
+        return into_output(work.out, self.numbers.parts, run)
 
 
 class FirstLayerLauncher:
@@ -269,10 +264,10 @@ def source(tile: Tile, activation: Activation) -> str:
         definitions(tile.macros),
         common_source(tile.numbers),
         ranges_source(tile.numbers),
-        lane_sums_source() if tile.sums else "",
+        common_code("lane_sums.cuh") if tile.sums else "",
         activation_source(activation, rounded=True),
         warp_mma_source(tile.numbers),
-        store_source(),
+        common_code("store_if.cuh"),
         source_beside(__file__, "first_layer.cu"),
     )
     return "\n".join(parts)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ONE, Shape5
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
@@ -28,7 +28,7 @@ from znni.primitives.gpu.common.activation import (
 )
 from znni.primitives.gpu.common.base import ConvolutionWork
 from znni.primitives.gpu.common.hardware import LANES, Chip, chip_of
-from znni.primitives.gpu.common.kernels import definitions, store_source, warp_mma_source
+from znni.primitives.gpu.common.kernels import common_code, definitions, warp_mma_source
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import strided as strided_array
 from znni.primitives.gpu.direct_tensor.launch import ranges_source
@@ -139,7 +139,7 @@ class GpuPackedLastLayer(ShapedPackedPrimitive[LastLayerWork]):
         conv = layer.layer
         if not layer.reads or layer.writes or layer.parts != self.numbers.parts:
             return None
-        if conv.kernel != Vec3(1, 1, 1):
+        if conv.kernel != ONE:
             return None
         if layer.norm and layer.norm.activation == "softmax":
             return None
@@ -195,7 +195,7 @@ def source(work: LastLayerWork) -> str:
         activation_source(activation),
         sloped_activation_source(of_norm, rounded=True),
         warp_mma_source(work.numbers),
-        store_source(),
+        common_code("store_if.cuh"),
         source_beside(__file__, "last_layer.cu"),
     )
     return "\n".join(parts)

@@ -26,6 +26,7 @@ from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying
 from znni.primitives.gpu.common import map_sums
+from znni.primitives.gpu.common.kernels import common_code
 from znni.primitives.gpu.common.map_sums import PARTIAL_BYTES, MapSums
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import THREADS
@@ -88,7 +89,7 @@ class GpuPackedNormalization(GpuPackedPass):
             y.records[...] = x.records
             return y._replace(norm=find(x))
 
-        return lambda x: into_output(shape, self.numbers.parts, lambda: run(x))
+        return into_output(shape, self.numbers.parts, run)
 
     def _parts_bytes(self, shape: Shape5) -> int:
         return PARTIAL_BYTES * GROUP * MapSums(groups_of(shape)).blocks
@@ -153,7 +154,7 @@ class GpuPackedNormalization(GpuPackedPass):
 def source(numbers: TensorFormat) -> str:
     """Return the CUDA source of the sums and what follows from them."""
     kernels = source_beside(__file__, "normalization.cu")
-    common = map_sums.source() + map_sums.norm_scaling_source()
+    common = map_sums.source() + common_code("norm_scaling.cuh")
     return common + records_source(numbers) + kernels
 
 

@@ -276,7 +276,7 @@ class GpuPackedPair(ShapedPackedPrimitive[PairWork]):
             )
             return y
 
-        return lambda *inputs: into_output(out, layout.parts, lambda: run(*inputs))
+        return into_output(out, layout.parts, run)
 
 
 def is_flat(array: PackedArray) -> bool:

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ZERO, Box, Shape5, Vec3
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
 from znni.machine.packed_arrays import PackedArray
 from znni.network.layers import Layer, Pool
 from znni.network.weights import ConvWeights
 from znni.plans.primitive import Run
-from znni.primitives.gpu.common.kernels import compiler_options, larger_source
+from znni.primitives.gpu.common.kernels import common_code, compiler_options
 from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import launch
 from znni.primitives.gpu.packed.base import GpuPackedPass, common_source, groups_of, strided
@@ -42,7 +42,7 @@ class GpuPackedPooling(GpuPackedPass):
             y = new_device_output(out)
             size = Vec3(*x.shape[2:])
             # A box without samples leaves every window empty.
-            seen = Box(Vec3(0, 0, 0), size)
+            seen = Box(ZERO, size)
             if inside is not None:
                 low = inside.start.maximum(seen.start).minimum(seen.stop)
                 seen = Box(low, inside.stop.minimum(seen.stop).maximum(low))
@@ -55,7 +55,8 @@ class GpuPackedPooling(GpuPackedPass):
 
 def pooling_source(numbers: TensorFormat) -> str:
     """Return the CUDA source of ``pool``, compiled with ``pooling_options``."""
-    return common_source(numbers) + larger_source() + source_beside(__file__, "pooling.cu")
+    common = common_source(numbers) + common_code("larger.cuh")
+    return common + source_beside(__file__, "pooling.cu")
 
 
 def pooling_options(pool: Pool) -> tuple[str, ...]:

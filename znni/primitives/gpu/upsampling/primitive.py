@@ -12,8 +12,8 @@ from znni.network.layers import Operation, Upsample
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to, upsampled
-from znni.primitives.gpu.common.kernels import compiler_options, of_axes
-from znni.primitives.gpu.common.voxels import cost_by_voxel, countable, seeing_edges, voxels_source
+from znni.primitives.gpu.common.kernels import common_code, compiler_options, of_axes
+from znni.primitives.gpu.common.voxels import cost_by_voxel, countable, seeing_edges
 
 # Operations for a value of the output.
 FLOPS: dict[str, float] = {"nearest": 1, "trilinear": 24}
@@ -58,7 +58,8 @@ class GpuUpsampling:
 
 def source() -> str:
     """Return the CUDA source of ``upsample``, compiled with ``options``."""
-    return voxels_source() + neighbours_source() + source_beside(__file__, "upsampling.cu")
+    common = common_code("voxels.cuh") + neighbours_source()
+    return common + source_beside(__file__, "upsampling.cu")
 
 
 def neighbours_source() -> str:

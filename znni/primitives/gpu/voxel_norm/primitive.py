@@ -18,9 +18,9 @@ from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to
 from znni.primitives.gpu.common.activation import sloped_activation_source
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
-from znni.primitives.gpu.common.kernels import compiler_options
+from znni.primitives.gpu.common.kernels import common_code, compiler_options
 from znni.primitives.gpu.common.pointwise import resident_bytes
-from znni.primitives.gpu.common.voxels import MOST, THREADS, cost_by_voxel, strided, voxels_source
+from znni.primitives.gpu.common.voxels import MOST, THREADS, cost_by_voxel, strided
 
 # Maps of a voxel in a thread's registers. With more, a compiler would spill them.
 MOST_HELD = 64
@@ -76,7 +76,7 @@ class GpuVoxelNorm:
 def source(activation: Activation) -> str:
     """Return the CUDA source of ``normalize_voxels``, compiled with ``options``."""
     kernel = source_beside(__file__, "voxel_norm.cu")
-    return voxels_source() + sloped_activation_source(activation) + kernel
+    return common_code("voxels.cuh") + sloped_activation_source(activation) + kernel
 
 
 def options(norm: VoxelNorm) -> tuple[str, ...]:

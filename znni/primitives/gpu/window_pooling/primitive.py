@@ -15,14 +15,13 @@ from znni.network.layers import Operation, Pool
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to, fragmented, window_pooled
-from znni.primitives.gpu.common.kernels import compiler_options, larger_source, of_axes
+from znni.primitives.gpu.common.kernels import common_code, compiler_options, of_axes
 from znni.primitives.gpu.common.voxels import (
     cost_by_voxel,
     countable,
     launch,
     seeing_edges,
     strided,
-    voxels_source,
 )
 
 
@@ -84,7 +83,7 @@ class GpuAverageFragments(GpuWindowPooling):
 
 def source() -> str:
     """Return the CUDA source of ``window_pooling``, compiled with ``options``."""
-    return voxels_source() + larger_source() + source_beside(__file__, "window_pooling.cu")
+    return common_code("voxels.cuh", "larger.cuh") + source_beside(__file__, "window_pooling.cu")
 
 
 def options(pool: Pool) -> tuple[str, ...]:
