@@ -11,7 +11,7 @@ from planner.bare_steps import sample_steps
 from planner.cost_model import CostModel, Factors, built_in_seconds
 from planner.micro_batches import Offer
 from planner.priced_call import Bounded, LeastFactor, PricedCall, Sampled
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ONE, Shape5, Vec3
 from znni.network.layers import Operation, PackedLayer, unnamed
 from znni.plans.primitive import Primitive, TakesTimePerItem, by_values
 from znni.plans.segments import Step
@@ -138,7 +138,7 @@ class Prices:
         key = (operation, features, items)
         if key not in self._least_factors:
             powers = range(round(log2(items)) + 1)
-            shapes = (Shape5.of(2**it, features, Vec3(1, 1, 1)) for it in powers)
+            shapes = (Shape5.of(2**it, features, ONE) for it in powers)
             factors = frozenset(self._model.factors(operation, it) for it in shapes)
             # calls whose factors are the same share the function, and what is known by it
             self._least_factors[key] = self._known_factors.setdefault(factors, _least_of(factors))

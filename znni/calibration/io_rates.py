@@ -26,7 +26,7 @@ from znni.calibration.database import CostDatabase
 from znni.calibration.memory_rates import cold_seconds, touched_seconds
 from znni.core.chunks import CHUNK, chunk_extents
 from znni.core.option_types import Codec, Form, OutputType
-from znni.core.shapes import ZERO, Box, Vec3, offsets
+from znni.core.shapes import ONE, ZERO, Box, Vec3, offsets
 from znni.core.volume import NewOutput
 from znni.engine.backends.host.recombine import recombine
 from znni.engine.reading import read_input
@@ -246,7 +246,7 @@ def _reads(path: Path, block: Vec3) -> _Blocks:
     """Return the blocks of an input."""
     from znni.volumes.locate import open_volume
 
-    network = Network.chain("one", 1, (Conv("conv", 1, 1, Vec3(1, 1, 1), "identity"),))
+    network = Network.chain("one", 1, (Conv("conv", 1, 1, ONE, "identity"),))
     volume = open_volume(path)
     job = make_job(network, volume.size, "valid", "reflect", None)
 

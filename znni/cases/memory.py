@@ -41,7 +41,7 @@ from znni.core.memory_errors import DoesNotFit, StepDoesNotFit
 from znni.core.plan_options import Choices
 from znni.core.processors import has_own_memory
 from znni.core.resampling import Resampling
-from znni.core.shapes import FLOAT_BYTES, Vec3
+from znni.core.shapes import FLOAT_BYTES, ONE, Vec3
 from znni.engine.statistics import statistics_bytes
 from znni.inference.exporting import LABELS_ROOM
 from znni.inference.plan_cache import smallest_cached_or_found
@@ -49,7 +49,7 @@ from znni.inference.planning import fastest, search
 from znni.network.network import Network
 
 # The least that is left of a scan that is cropped.
-ONE_VOXEL = Resampling(Vec3(1, 1, 1), Vec3(1, 1, 1), (0, 0, 0))
+ONE_VOXEL = Resampling(ONE, ONE, (0, 0, 0))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
 from znni.core.run_options import ValueOptions
-from znni.core.shapes import ZERO, Box, Vec3
+from znni.core.shapes import ONE, ZERO, Box, Vec3
 from znni.core.volume import Point
 from znni.core.voxel_size import VoxelSize
 from znni.engine.run_state import Progress, no_progress
@@ -123,7 +123,7 @@ def _resamplings(scan: Scan, network: Network, size: Vec3) -> tuple[Resampling, 
     if rules.align == "first":
         orders = rules.image.order, rules.output.order
         return monai_resampling(size, voxel_axes(scan), trained, *orders)
-    target = resampled_extents(size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
+    target = resampled_extents(size, scan.spacing, trained).maximum(ONE)
     image = resampling_by(rules.image, size, scan.spacing, trained, target)
     output = resampling_by(rules.output, target, trained, scan.spacing, size)
     return image, output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import ZERO, Vec3
+from znni.core.shapes import ONE, ZERO
 from znni.network.layers import Join, Upsample
 from znni.network.node import INPUT, Node
 
@@ -42,7 +42,7 @@ def check_graph(network: Network) -> None:
             f"network {network.name}: its output has one sample for a whole window, as a "
             f"classifier's; give a network with an output for every voxel"
         )
-    if network.is_tiled and (span := network.strides[network.output]) != Vec3(1, 1, 1):
+    if network.is_tiled and (span := network.strides[network.output]) != ONE:
         raise InvalidInput(
             f"network {network.name}: a sample of its output spans {span} "
             f"voxels; end it with upsampling to the input's resolution, or use only layers "

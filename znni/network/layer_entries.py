@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, PlainValidator, model_validator
 
-from znni.core.shapes import ZERO, Vec3
+from znni.core.shapes import ONE, ZERO, Vec3
 from znni.core.yaml_file import LARGEST, Count, Entry, is_count
 from znni.network.activations import LEAKY_SLOPE
 from znni.network.layer_geometry import NO_PADDING
@@ -152,9 +152,9 @@ class ConvEntry(LayerKind):
     unneeded: ClassVar[Mapping[str, str]] = {"batchnorm": FOLDED, "batch_norm": FOLDED}
     features: Count
     kernel: Extents
-    stride: Extents = Vec3(1, 1, 1)
+    stride: Extents = ONE
     padding: Sides = "valid"
-    dilation: Extents = Vec3(1, 1, 1)
+    dilation: Extents = ONE
     groups: Count = 1
     mode: Literal["correlation", "convolution"] = "correlation"
     activation: ActivationEntry = IDENTITY
@@ -168,7 +168,7 @@ class ConvEntry(LayerKind):
 
     @model_validator(mode="after")
     def _same_has_no_stride(self) -> ConvEntry:
-        if self.padding == "same" and self.stride != Vec3(1, 1, 1):
+        if self.padding == "same" and self.stride != ONE:
             raise ValueError("padding: same needs stride 1; give the zeros per side as a number")
         return self
 
@@ -203,7 +203,7 @@ class PoolEntry(LayerKind):
     kind: Literal["max", "average"] = "max"
     stride: Extents = ZERO
     padding: Sides = "valid"
-    dilation: Extents = Vec3(1, 1, 1)
+    dilation: Extents = ONE
 
     def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002 - any number
         return {"padding": NO_PADDING} if self.padding == "valid" else {}

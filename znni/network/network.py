@@ -14,7 +14,7 @@ from pathlib import Path
 
 from znni.core import html
 from znni.core.file_fields import UNLESS_DEFAULT
-from znni.core.shapes import ZERO, Axis, Box, Shape5, Vec3, extended, extent, resized
+from znni.core.shapes import ONE, ZERO, Axis, Box, Shape5, Vec3, extended, extent, resized
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize
 from znni.network.case_rules import CaseRules
@@ -291,7 +291,7 @@ class Network:
     @cached_property
     def field_of_view(self) -> Vec3:
         """The input voxels that one output voxel depends on, per axis."""
-        return self.regions(Vec3(1, 1, 1))[INPUT].size
+        return self.regions(ONE)[INPUT].size
 
     @cached_property
     def strides(self) -> dict[str, Vec3]:
@@ -300,7 +300,7 @@ class Network:
         Raises:
             InvalidInput: a layer joins values with different distances, or upsamples too far.
         """
-        strides = {INPUT: Vec3(1, 1, 1)}
+        strides = {INPUT: ONE}
         for node in self.nodes:
             strides[node.name] = stride_of(node, strides)
         return strides
@@ -309,7 +309,7 @@ class Network:
     def alignment(self) -> Vec3:
         """The voxels at whose multiples blocks may begin, so that all lattices keep their phase."""
         if not self.is_tiled:
-            return Vec3(1, 1, 1)
+            return ONE
         return Vec3(*(lcm(*axis) for axis in zip(*self.strides.values(), strict=True)))
 
     @property

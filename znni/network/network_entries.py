@@ -13,7 +13,7 @@ from znni.core.errors import InvalidInput
 from znni.core.nearest import nearest
 from znni.core.option_types import Blend, BlendedActivation, WindowRules
 from znni.core.resampling import Resampling
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize, trained_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
@@ -280,7 +280,7 @@ def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str,
     """Return the nodes of the layers, and the strides of their values."""
     nodes: list[Node] = []
     layers = entries.layers or []
-    maps, strides = {INPUT: entries.in_features}, {INPUT: Vec3(1, 1, 1)}
+    maps, strides = {INPUT: entries.in_features}, {INPUT: ONE}
     pooled: set[str] = set()
     names = _names(file, layers)
     for index, (entry, name) in enumerate(zip(layers, names, strict=True)):

@@ -14,7 +14,7 @@ from math import prod
 
 from znni.core.file_fields import alias
 from znni.core.processors import DeviceKind
-from znni.core.shapes import ZERO, Shape5, Vec3
+from znni.core.shapes import ONE, ZERO, Shape5, Vec3
 from znni.network.layers import Conv, Layer, Operation, Pool, layers_of
 from znni.plans.composition import Composition
 from znni.plans.cost import Cost
@@ -165,7 +165,7 @@ class Segment:
 
     def shift(self, chosen: tuple[Vec3, ...]) -> Vec3:
         """Return where in its stored input the segment starts, for an offset of each plain pool."""
-        start, stride, remaining = ZERO, Vec3(1, 1, 1), iter(chosen)
+        start, stride, remaining = ZERO, ONE, iter(chosen)
         for step in self.steps:
             if step.pool and not self.is_tiled:
                 if step.pools_plainly:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from znni.core.processors import DeviceKind, has_own_memory
-from znni.core.shapes import ZERO, Axis, Box, Shape5, Vec3, extent, resized, round_up
+from znni.core.shapes import ONE, ZERO, Axis, Box, Shape5, Vec3, extent, resized, round_up
 from znni.network.geometry import block_geometry
 from znni.network.layers import Layer, Pool
 from znni.network.network import Network
@@ -130,7 +130,7 @@ class InputPlanes(NamedTuple):
 
 def planes_kept(layer: Layer, axis: Axis) -> int:
     """Return the planes of its input that a layer of a sliding network keeps in a sweep."""
-    return extent(layer.reads(Box(ZERO, Vec3(1, 1, 1))).size, axis) - 1
+    return extent(layer.reads(Box(ZERO, ONE)).size, axis) - 1
 
 
 def swept_for(network: Network, patch: Vec3, output: Vec3, workers: int = 1) -> Swept | None:

@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.core.shapes import ZERO, Box, Region, Vec3
+from znni.core.shapes import ONE, ZERO, Box, Region, Vec3
 from znni.core.volume import Grid, Volume
 from znni.volumes.stored import StoredVolume
 
@@ -101,7 +101,7 @@ def quick_steps(
         The steps; None if too many voxels are read at all of them.
     """
     fit = least_steps(box.size).maximum(least)
-    for factor in sorted({Vec3(1, 1, 1), *factors}, key=lambda one: (one.volume, one)):
+    for factor in sorted({ONE, *factors}, key=lambda one: (one.volume, one)):
         if cost(box, steps := fit.maximum(factor)) <= WHOLE:
             return steps
     return None
@@ -144,7 +144,7 @@ def shown_box(
     if region is None and (steps := quick(possible, stride or 1)):
         region, wanted = (slice(None),) * 3, steps
     else:
-        wanted = Vec3(1, 1, 1)
+        wanted = ONE
     if region is not None:
         slices = region.slices if isinstance(region, Box) else region
         ends = list(zip(slices, possible.start, possible.stop, strict=True))

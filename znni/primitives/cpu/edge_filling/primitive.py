@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ZERO, Box, Shape5
 from znni.machine.arena import new_output
 from znni.machine.machine import Device
 from znni.network.layers import Operation, PadLayer
@@ -43,7 +43,7 @@ class EdgeFilling:
         parts = list(pool.shares(out.elements, rows.most_tasks(out)))
 
         def run(x: Float32, inside: Box | None = None) -> Float32:
-            y, whole = new_output(out), Box(Vec3(0, 0, 0), shape.size)
+            y, whole = new_output(out), Box(ZERO, shape.size)
             seen = whole.intersection(inside or whole)
             if seen is None:
                 y.fill(0)

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.network.weights import Float32
 
 # Possible extents of tiles: products of small factors. ``TILES`` of a primitive bounds them.
@@ -21,7 +21,7 @@ LENGTHS = (4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40)
 # Columns: start of a tile, and outputs to skip along z, y and x.
 TABLE_COLUMNS = 4
 
-UNPOOLED = Vec3(1, 1, 1)
+UNPOOLED = ONE
 
 
 def tile_extents(

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ZERO, Shape5, Vec3
 from znni.machine.arena import new_output, workspace
 from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
@@ -24,8 +24,6 @@ from znni.primitives.cpu.lowered.lowering import LoweredLayer, OutputPart, Split
 BLOCK_BYTES = 4 * 1024 * 1024
 # Number of parts, for each thread, into which the rows or columns of a whole image are divided.
 PARTS_PER_THREAD = 4
-ORIGIN = Vec3(0, 0, 0)
-
 # Fewest rows or columns of the weights' matrix with which a product reaches its full rate.
 FULL_RATE = 32
 
@@ -158,7 +156,7 @@ def _convolve_image(
     taps = prepared.split.lifted.volume
 
     def lower(_worker: int, rows: slice) -> None:
-        prepared.lower(view, ORIGIN, positions, rows.start, lowered[rows])
+        prepared.lower(view, ZERO, positions, rows.start, lowered[rows])
 
     def multiply(_worker: int, item: tuple[slice, Float32]) -> None:
         columns, multiplied = item
@@ -170,7 +168,7 @@ def _convolve_image(
             return
         part = OutputPart(maps.stop - maps.start, block.size)
         rows = slice(taps * maps.start, taps * maps.stop)
-        prepared.lift(result[rows], target, ORIGIN, part, maps.start)
+        prepared.lift(result[rows], target, ZERO, part, maps.start)
 
     parts = pool.threads * PARTS_PER_THREAD
     pool.for_each(lower, even_slices(lowered.shape[0], parts))

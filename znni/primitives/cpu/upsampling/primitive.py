@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import ZERO, Box, Shape5
 from znni.machine.arena import new_output, workspace
 from znni.machine.machine import Device
 from znni.network.layers import Operation, Upsample
@@ -67,7 +67,7 @@ class Upsampling:
         parts = list(pool.shares(out.n * out.f * out.z, most_tasks(out)))
 
         def run(x: Float32, inside: Box | None = None) -> Float32:
-            y, whole = new_output(out), Box(Vec3(0, 0, 0), shape.size)
+            y, whole = new_output(out), Box(ZERO, shape.size)
             seen = whole.intersection(inside or whole)
             if seen is None:
                 y.fill(0)

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from znni.core.shapes import Box, Shape5, Vec3, offsets
+from znni.core.shapes import ZERO, Box, Shape5, offsets
 from znni.machine.arena import new_output, workspace
 from znni.machine.machine import Device
 from znni.network.layers import Operation, Pool
@@ -73,7 +73,7 @@ class WindowPooling:
         is_max = pool.reduce == "max"
 
         def run(x: Float32, inside: Box | None = None) -> Float32:
-            y, whole = new_output(out), Box(Vec3(0, 0, 0), shape.size)
+            y, whole = new_output(out), Box(ZERO, shape.size)
             seen = whole.intersection(inside or whole)
             if seen is None:
                 y.fill(0)

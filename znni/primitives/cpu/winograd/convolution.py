@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.machine.arena import workspace
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import ConvWeights, Float32
@@ -76,7 +76,7 @@ class WinogradConvolution:
         y = sum_output(strips.out, others)
         scratch = workspace((self._workers.threads, strips.scratch_floats), np.float32)
         places = [part.ctypes.data for part in scratch]
-        images = self._image(x, strips.layer.stride), self._image(y, Vec3(1, 1, 1))
+        images = self._image(x, strips.layer.stride), self._image(y, ONE)
         if strips.own:
             passes = self._passes(*images, strips.own_samples, strips.own_products)
             self._run_own(passes, places)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from znni.core.option_types import ACCURACIES
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import ONE, Shape5
 from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation, SummedConv
 from znni.network.weights import ConvWeights, conv_weights
@@ -24,8 +24,6 @@ from znni.plans.primitive import BoundedByItself, Run, applying, convolution_of,
 from znni.primitives.cpu.common.activation import with_activation, with_added
 from znni.primitives.cpu.winograd.minimal_filtering import minimal_filtering
 from znni.primitives.cpu.winograd.strips import Strips
-
-ONE = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from znni.core.chunks import CHUNK, chunk_extents
-from znni.core.shapes import Vec3
+from znni.core.shapes import ONE, Vec3
 from znni.core.volume import NewOutput
 
 LEAST_SHARD, MOST_SHARD = 2**26, 2**30  # bytes before compression
@@ -63,4 +63,4 @@ def _counts(extents: Vec3, chunk: Vec3, enough: int, most: int) -> Vec3:
         beyond = max(0, shard.volume - enough)
         return min(shard.volume, enough), -beyond, -max(shard), counts
 
-    return max(fitting, key=better, default=Vec3(1, 1, 1))
+    return max(fitting, key=better, default=ONE)

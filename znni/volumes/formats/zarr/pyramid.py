@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
 from znni.core.option_types import Coarsening
-from znni.core.shapes import ZERO, Box, Vec3
+from znni.core.shapes import ONE, ZERO, Box, Vec3
 from znni.core.volume import Grid, Point
 from znni.machine.io_threads import at_once, finish_all
 
@@ -30,7 +30,7 @@ def steps(size: Vec3, scale: Point) -> Iterator[Vec3]:
 
     Only axes that are not much coarser than the finest one are halved, so voxels become cubes.
     """
-    spacing = Vec3(1, 1, 1)
+    spacing = ONE
     while max(size) > SMALLEST:
         extents = [part * factor for part, factor in zip(scale, spacing, strict=True)]
         finest = min(part for part, voxels in zip(extents, size, strict=True) if voxels > 1)
@@ -104,7 +104,7 @@ def write_levels(
     Raises:
         InvalidInput: something else has the path of a resolution.
     """
-    factor, path = Vec3(1, 1, 1), str(array.path).removeprefix(str(group.path)).strip("/")
+    factor, path = ONE, str(array.path).removeprefix(str(group.path)).strip("/")
     for step in steps(Vec3(*array.shape[-3:]), grid.scale):
         path, factor = _next(path), factor * step
         made = _new_level(group, path, array, step)
