@@ -85,7 +85,7 @@ def _flat(array: Float32, *, writeable: bool) -> FlatView:
 
 
 def longest_rows(*arrays: Float32) -> tuple[Float32, ...]:
-    """Return views of arrays (n, f, z, y, x) of one shape with rows as long as possible.
+    """Return views of arrays (n, f, z, y, x) of one size with rows as long as possible.
 
     Rows and planes that follow each other without a gap in all of the arrays become one row. The
     extents of the axes that were joined to it are 1.
@@ -94,6 +94,6 @@ def longest_rows(*arrays: Float32) -> tuple[Float32, ...]:
         shape, row = arrays[0].shape, arrays[0].shape[-1]
         if shape[axis] > 1 and any(a.strides[axis] != a.itemsize * row for a in arrays):
             break
-        joined = (*shape[:axis], *(1,) * (4 - axis), shape[axis] * row)
-        arrays = tuple(array.reshape(joined) for array in arrays)
+        joined = (*(1,) * (4 - axis), shape[axis] * row)
+        arrays = tuple(array.reshape(*array.shape[:axis], *joined) for array in arrays)
     return arrays

@@ -1,20 +1,16 @@
 """Two convolutions of one tap as one pass: the maps between them stay in a cache.
 
-Some voxels are copied, as rows of maps. A register tile makes some of the maps between from them,
-applies their activation, and a second one adds their products to the sums of the output. A sum
-after both is where these sums begin.
+The kernel takes some voxels at a time. A sum after both convolutions is where their sums begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from znni.core.shapes import Shape5
+from znni.core.shapes import Shape5, round_up
 from znni.machine.arena import workspace
 from znni.machine.machine import Device
 from znni.network.layers import ConvPair, Operation, SummedConvPair
@@ -22,55 +18,43 @@ from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applying, convolution_of, convolved_twice
 from znni.primitives.cpu.common.activation import (
-    Finish,
-    activate,
     activate_further,
-    row_finish,
+    addresses,
     sum_output,
+    vector_finish,
     with_activation,
     with_added,
 )
-from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
-from znni.primitives.cpu.common.rows import put_row
-from znni.primitives.cpu.common.streaming import bytes_to_write, fetch_to_read, is_streamed
+from znni.primitives.cpu.common.numba_kernel import longest_rows
+from znni.primitives.cpu.common.phases import run_phases
+from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.common.vector_activation import curve
 from znni.primitives.cpu.common.workers import share_count, workers
-from znni.primitives.cpu.direct.register_tile import add_tile, registers, tile_width
+from znni.primitives.cpu.pointwise_pair.kernel import MOST_MAPS, TILE_MAPS, WIDTH, pair_kernel
 
-# Bytes of a piece: its input, some of the maps between, and its sums. With the weights that they
-# meet, they stay in a second-level cache.
+# Bytes of a piece's rows. With the weights that they meet, they stay in a second-level cache.
 PIECE_BYTES = 256 * 1024
 
-# The most voxels of a piece, and the most maps between that are made at a time.
-MOST_VOXELS = 1024
-MOST_MAPS = 128
-
-# The most maps whose products are added up at a time: a tile's voxels of them stay in the nearest
-# cache, while all weights pass by.
-DEPTH = 256
-
-# Rows begin an odd number of cache lines apart, so that a voxel's maps are in different sets.
-LINE = 16
+# The most voxels of a piece.
+MOST_VOXELS = 10 * WIDTH
 
 # Share of a core's nominal operations per second.
-EFFICIENCY = 0.7
+EFFICIENCY = 0.9
 
 
 class Blocking(NamedTuple):
     """Division of the work into pieces of voxels, and of the maps between into parts.
 
     Attributes:
-        maps: the maps of a register tile.
-        width: its voxels.
         taken: the maps of the input.
         between: the maps between, in whole tiles.
         given: the maps of the output, in whole tiles.
         part: the maps between that are made at a time.
-        voxels: the voxels of a piece, in whole tiles.
-        pitch: the floats from one row to the next.
+        voxels: the voxels of a piece, in whole vectors.
+        pitch: the floats from one row to the next: an odd number of cache lines, so that a voxel's
+            maps are in different sets.
     """
 
-    maps: int
-    width: int
     taken: int
     between: int
     given: int
@@ -79,33 +63,26 @@ class Blocking(NamedTuple):
     pitch: int
 
     @classmethod
-    def of(cls, layer: ConvPair, out: Shape5) -> Blocking:
+    def of(cls, layer: ConvPair, out: Shape5, threads: int) -> Blocking:
         """Return the blocking for an output."""
-        maps = registers().maps
-        width = tile_width(maps)
-        between, given = (
-            -(-conv.out_features // maps) * maps for conv in (layer.conv, layer.after)
-        )
-        part = min(between, MOST_MAPS)
         taken = layer.conv.in_features
-        fit = PIECE_BYTES // (4 * (taken + part + given))
-        voxels = max(width, min(MOST_VOXELS, fit, out.size.volume + width - 1) // width * width)
-        pitch = (-(-voxels // LINE) | 1) * LINE
-        return cls(maps, width, taken, between, given, part, voxels, pitch)
-
-    @property
-    def deepest(self) -> int:
-        """The most maps whose products are added up at a time."""
-        return min(DEPTH, max(self.taken, self.part))
+        between, given = (
+            round_up(conv.out_features, TILE_MAPS) for conv in (layer.conv, layer.after)
+        )
+        fit = max(1, min(MOST_VOXELS, PIECE_BYTES // (4 * (taken + given))) // WIDTH)
+        each = round_up(-(-out.size.volume // threads), LANES)
+        voxels = min(fit * WIDTH, each)
+        pitch = (voxels // LANES | 1) * LANES
+        return cls(taken, between, given, min(between, MOST_MAPS), voxels, pitch)
 
     @property
     def nbytes(self) -> int:
         """Bytes of a thread's workspace."""
-        return 4 * self.pitch * (self.taken + self.part + self.given)
+        return 4 * (self.pitch * (self.taken + self.given) + WIDTH * self.part)
 
     def pieces(self, out: Shape5) -> int:
-        """Return the pieces of all items."""
-        return out.n * -(-out.size.volume // self.voxels)
+        """Return the pieces of an item."""
+        return -(-out.size.volume // self.voxels)
 
 
 @dataclass(frozen=True)
@@ -115,7 +92,7 @@ class PointwisePair:
     device: Device
     name: str = "pointwise_pair"
     accuracy: float = 1e-5
-    version = 1
+    version = 2
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape for two convolutions of one tap."""
@@ -124,18 +101,19 @@ class PointwisePair:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: input and output cross the memory bus once."""
         pair, out = self._applied_to(layer, shape)
-        blocking, threads = Blocking.of(pair, out), self.device.threads
+        threads = self.device.threads
+        blocking = Blocking.of(pair, out, threads)
         weights = blocking.between * (blocking.taken + blocking.given)
         cost = Cost(
             flops=2.0 * out.n * out.size.volume * weights,
-            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
+            bytes_moved=shape.nbytes + 2 * out.nbytes,
             memory=Memory.beside(
                 shape.nbytes + out.nbytes,
                 workspace=threads * blocking.nbytes,
-                resident=4 * weights + 8 * blocking.deepest,
+                resident=4 * weights,
             ),
             efficiency=EFFICIENCY,
-            handed=HandedOut(1, share_count(threads, blocking.pieces(out))),
+            handed=HandedOut(1),
         )
         between = out._replace(f=pair.conv.out_features)
         cost = with_added(cost, layer, out)
@@ -146,40 +124,34 @@ class PointwisePair:
         """Order the weights as the register tiles read them."""
         pair, out = self._applied_to(layer, shape)
         adds = isinstance(layer, SummedConvPair)
-        blocking, pool = Blocking.of(pair, out), workers(self.device.threads)
+        pool = workers(self.device.threads)
+        blocking = Blocking.of(pair, out, pool.threads)
         first = conv_weights(pair.conv, weights)
         second = conv_weights(pair.after, weights and weights.after)
-        ordered = [
-            _tile_weights(given.weight, outer, inner, blocking.maps)
-            for given, outer, inner in (
-                (first, blocking.between, blocking.taken),
-                (second, blocking.given, blocking.between),
-            )
-        ]
-        places = np.arange(blocking.deepest, dtype=np.int64) * blocking.pitch
-        finishes = [
-            _whole(row_finish(conv, conv.out_features, given), maps)
-            for conv, given, maps in (
-                (pair.conv, first, blocking.between),
-                (pair.after, second, blocking.given),
-            )
-        ]
-        kernel = _pair_kernel(blocking.maps, blocking.width)
-        parts = list(pool.shares(blocking.pieces(out)))
+        ordered = _tile_weights(first.weight, blocking.between, blocking.taken)
+        later = _tile_weights(second.weight, blocking.given, blocking.between)
+        finish, last = vector_finish(pair.conv, first), vector_finish(pair.after, second)
+        kernel = pair_kernel(curve(pair.conv.activation), curve(pair.after.activation), adds)
+        pieces = blocking.pieces(out)
+        together = -(-out.n * pieces // share_count(pool.threads, out.n * pieces))
+        scaling = np.ones(shape.n * shape.f, np.float32), np.zeros(shape.n * shape.f, np.float32)
+        factors, shifts = scaling
 
         def run(x: Float32, *others: Float32) -> Float32:
             y = sum_output(out, others)
-            source, target = flat_view(x), output_view(y)
+            source, target = longest_rows(x, y)
             rows = workspace((pool.threads, blocking.nbytes // 4), np.float32)
-
-            def task(worker: int, part: slice) -> None:
-                kernel(
-                    *source, *target, tuple(out), tuple(blocking), part.start, part.stop,
-                    rows[worker], *ordered, places, *finishes, adds,
-                    is_streamed(out.nbytes) and not adds,
-                )  # fmt: skip
-
-            pool.for_each(task, parts)
+            phase = kernel.phase(
+                -(-out.n * pieces // together), volume=out.size.volume, rows=target.shape[3],
+                width=target.shape[4], pieces=pieces, all_pieces=out.n * pieces, maps=out.f,
+                together=together, **blocking._asdict(),
+                fetched=-(-blocking.taken * TILE_MAPS // blocking.between),
+                weights=ordered.ctypes.data, later_weights=later.ctypes.data,
+                factors=factors.ctypes.data, shifts=shifts.ctypes.data,
+                **_places("source", source), **_places("target", target), **addresses(finish),
+                **{f"later_{name}": place for name, place in addresses(last).items()},
+            )  # fmt: skip
+            run_phases([phase], [each.ctypes.data for each in rows], pool)
             activate_further(y, pair.after, pool)
             return y
 
@@ -197,116 +169,17 @@ def primitives(device: Device) -> tuple[PointwisePair, ...]:
     return (PointwisePair(device),)
 
 
-def _tile_weights(weight: Float32, outer: int, inner: int, maps: int) -> Float32:
+def _tile_weights(weight: Float32, outer: int, inner: int) -> Float32:
     """Return weights by tile of output maps, input map, and map of the tile; zeros fill tiles."""
     whole = np.zeros((outer, inner), np.float32)
     whole[tuple(map(slice, weight.shape[:2]))] = weight[..., 0, 0, 0]
-    return np.ascontiguousarray(whole.reshape(-1, maps, inner).swapaxes(1, 2)).ravel()
+    return np.ascontiguousarray(whole.reshape(-1, TILE_MAPS, inner).swapaxes(1, 2)).ravel()
 
 
-def _whole(finish: Finish, maps: int) -> Finish:
-    """Return the last step of a layer for whole tiles of maps."""
-    around = (0, maps - len(finish.bias))
-    return Finish(np.pad(finish.bias, around), np.pad(finish.slope, around), finish.code)
-
-
-@numba_kernel
-def _load(memory, start, strides, extents, first, count, row):  # type: ignore[no-untyped-def]
-    """Copy some voxels of a map, counted through its rows."""
-    done = 0
-    while done < count:
-        y, x = divmod(first + done, extents[4])
-        z, y = divmod(y, extents[3])
-        some = min(extents[4] - x, count - done)
-        at = start + z * strides[2] + y * strides[3] + x
-        source, target = memory[at : at + some], row[done : done + some]
-        for i in range(some):
-            target[i] = source[i]
-        done += some
-
-
-@numba_kernel
-def _fetch(memory, start, strides, extents, first, count, maps):  # type: ignore[no-untyped-def]
-    """Prefetch some voxels of all maps. They may reach over the end of one row, or beyond all."""
-    y, x = divmod(first, extents[4])
-    z, y = divmod(y, extents[3])
-    at = start + z * strides[2] + y * strides[3] + x
-    below = count if x + count <= extents[4] else count + strides[3] - extents[4]
-    for f in range(maps):
-        for i in range(0, below + LINE - 1, LINE):
-            fetch_to_read(memory, at + f * strides[1] + i)  # numba passes the context
-
-
-@numba_kernel
-def _store(row, memory, start, strides, extents, first, count, streamed):  # type: ignore[no-untyped-def]
-    """Store some voxels of a map, counted through its rows."""
-    done = 0
-    while done < count:
-        y, x = divmod(first + done, extents[4])
-        z, y = divmod(y, extents[3])
-        some = min(extents[4] - x, count - done)
-        at = start + z * strides[2] + y * strides[3] + x
-        put_row(row[done : done + some], some, memory, at, streamed)
-        done += some
-
-
-@cache
-def _pair_kernel(maps: int, width: int) -> Callable[..., None]:
-    """Return the compiled loop over pieces, counted through all items, for a size of tile."""
-
-    @numba_kernel
-    def multiply_twice(  # type: ignore[no-untyped-def]
-        memory, start, strides, target, target_start, target_strides, out, blocking, first_piece,
-        stop_piece, rows, weights, later_weights, places, finish, later_finish, adds, streamed,
-    ):  # fmt: skip
-        taken, between, given, part, voxels, pitch = blocking[2:]
-        volume = out[2] * out[3] * out[4]
-        pieces = -(-volume // voxels)
-        middle = rows[taken * pitch :]
-        sums = rows[(taken + part) * pitch :]
-        for index in range(first_piece, stop_piece):
-            n, piece = divmod(index, pieces)
-            first = piece * voxels
-            count = min(voxels, volume - first)
-            image, corner_of_output = start + n * strides[0], target_start + n * target_strides[0]
-            for f in range(taken):
-                corner = image + f * strides[1]
-                _load(memory, corner, strides, out, first, count, rows[f * pitch :])
-            if adds:
-                for f in range(out[1]):
-                    corner = corner_of_output + f * target_strides[1]
-                    _load(target, corner, target_strides, out, first, count, sums[f * pitch :])
-            for done in range(0, between, part):
-                some = min(part, between - done)
-                for seen in range(0, taken, DEPTH):
-                    deep = min(DEPTH, taken - seen)
-                    for at in range(0, count, width):
-                        for o in range(done, done + some, maps):
-                            add_tile(
-                                maps, width, middle, (o - done) * pitch + at, pitch, seen > 0,
-                                rows, seen * pitch + at, places, deep, weights,
-                                o * taken + seen * maps,
-                            )  # fmt: skip
-                for f in range(some):
-                    row = middle[f * pitch : f * pitch + count]
-                    activate(row, finish[0][done + f], finish[1][done + f], finish[2])
-                for at in range(0, count, width):
-                    if done == 0:
-                        ahead = first + voxels + at
-                        _fetch(memory, image, strides, out, ahead, width, taken)
-                        if adds:
-                            _fetch(
-                                target, corner_of_output, target_strides, out, ahead, width, out[1]
-                            )  # fmt: skip
-                    for o in range(0, given, maps):
-                        add_tile(
-                            maps, width, sums, o * pitch + at, pitch, adds or done > 0, middle, at,
-                            places, some, later_weights, o * between + done * maps,
-                        )  # fmt: skip
-            for f in range(out[1]):
-                row = sums[f * pitch : f * pitch + count]
-                activate(row, later_finish[0][f], later_finish[1][f], later_finish[2])
-                corner = corner_of_output + f * target_strides[1]
-                _store(row, target, corner, target_strides, out, first, count, streamed)
-
-    return multiply_twice
+def _places(name: str, array: Float32) -> dict[str, int]:
+    """Return the arguments of the kernel that say where an array lies."""
+    axes = ("item", "map", "plane", "row")
+    strides = (stride // array.itemsize for stride in array.strides)
+    return {name: array.ctypes.data} | {
+        f"{name}_{axis}": stride for axis, stride in zip(axes, strides, strict=False)
+    }
