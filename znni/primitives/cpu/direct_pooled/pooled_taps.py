@@ -26,10 +26,7 @@ ARGUMENTS = {
     **image_parameters("source"),
     "in_features": INDEX,
     **image_parameters("target"),
-    "out_features": INDEX,
-    "out_z": INDEX,
-    "out_y": INDEX,
-    "out_x": INDEX,
+    **dict.fromkeys(("out_features", "out_z", "out_y", "out_x"), INDEX),
     "weights": FLOATS,  # (group of output maps, input map, tap, lane)
     "bias": FLOATS,  # for whole groups
     "slope": FLOATS,

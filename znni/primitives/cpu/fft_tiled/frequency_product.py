@@ -43,14 +43,9 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Pha
     """
     emit = PhaseEmitter(
         f"frequency_product_{groups}{numbers.suffix}" + "_few_rows" * few_rows,
-        spectra=FLOATS,
-        frequency_stride=INDEX,
-        rows=INDEX,
-        row_stride=INDEX,
-        kernels=FLOATS,
-        in_features=INDEX,
-        frequencies=INDEX,
-        frequencies_per_share=INDEX,
+        **dict.fromkeys(("spectra", "kernels"), FLOATS),
+        **dict.fromkeys(("rows", "row_stride", "in_features"), INDEX),
+        **dict.fromkeys(("frequencies", "frequency_stride", "frequencies_per_share"), INDEX),
     )
     blocks = numbers.blocks
     most = max(blocks)

@@ -25,7 +25,13 @@ from znni.primitives.cpu.common.simd import (
 )
 from znni.primitives.cpu.common.workers import Workers
 from znni.primitives.cpu.fft_tiled.number_formats import FLOAT32, NUMBER, NumberFormat
-from znni.primitives.cpu.fft_tiled.tile_transform import frequencies, half, own_columns, whole_rows
+from znni.primitives.cpu.fft_tiled.tile_transform import (
+    TILE_ARGUMENTS,
+    along_axes,
+    frequencies,
+    half,
+    tile_arguments,
+)
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 
@@ -77,7 +83,6 @@ def transform_kernels(
         for taps, length, count in zip(kernel, tile, (tile.z, tile.y, half(tile.x)), strict=True)
     ]
     tables[2] /= tile.volume
-    roots_z, roots_y, roots_x = (table.ctypes.data for table in tables)
     frequency_stride, group_stride, map_stride, _ = (
         stride // FLOAT_BYTES for stride in spectra.strides
     )
@@ -87,17 +92,9 @@ def transform_kernels(
         in_features=in_features,
         out_features=out_features,
         groups=groups,
-        taps_z=kernel.z,
-        taps_y=kernel.y,
-        taps_x=kernel.x,
-        tile_z=tile.z,
-        tile_y=tile.y,
-        half_x=half(tile.x),
-        whole_rows=whole_rows(tile),
-        own_columns=own_columns(tile),
-        roots_z=roots_z,
-        roots_y=roots_y,
-        roots_x=roots_x,
+        **along_axes("taps", kernel),
+        **tile_arguments(tile),
+        **along_axes("roots", [table.ctypes.data for table in tables]),
         spectra=spectra.ctypes.data,
         frequency_stride=frequency_stride,
         group_stride=group_stride,
@@ -117,25 +114,12 @@ def _transform(numbers: NumberFormat) -> PhaseKernel:
     """Return a phase that transforms the kernels from one input map to 16 output maps per share."""
     emit = PhaseEmitter(
         f"transform_kernels{numbers.suffix}",
-        weight=FLOATS,
-        in_features=INDEX,
-        out_features=INDEX,
-        groups=INDEX,
-        taps_z=INDEX,
-        taps_y=INDEX,
-        taps_x=INDEX,
-        tile_z=INDEX,
-        tile_y=INDEX,
-        half_x=INDEX,
-        whole_rows=INDEX,
-        own_columns=INDEX,
-        roots_z=FLOATS,
-        roots_y=FLOATS,
-        roots_x=FLOATS,
-        spectra=FLOATS,
-        frequency_stride=INDEX,
-        group_stride=INDEX,
-        map_stride=INDEX,
+        **dict.fromkeys(("weight", "spectra"), FLOATS),
+        **dict.fromkeys(("in_features", "out_features", "groups"), INDEX),
+        **dict.fromkeys(("frequency_stride", "group_stride", "map_stride"), INDEX),
+        **along_axes("taps", [INDEX] * 3),
+        **along_axes("roots", [FLOATS] * 3),
+        **TILE_ARGUMENTS,
     )
     taps_z, taps_y, taps_x = emit["taps_z"], emit["taps_y"], emit["taps_x"]
     tile_z, tile_y = emit["tile_z"], emit["tile_y"]

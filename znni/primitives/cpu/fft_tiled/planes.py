@@ -8,29 +8,22 @@ from typing import NamedTuple
 from znni.core.shapes import Vec3
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.fft_tiled.number_formats import NUMBER
-from znni.primitives.cpu.fft_tiled.tile_transform import half, own_columns, plane_stride, whole_rows
+from znni.primitives.cpu.fft_tiled.tile_transform import (
+    TILE_ARGUMENTS,
+    half,
+    own_columns,
+    plane_stride,
+    tile_arguments,
+    whole_rows,
+)
 
 # Arguments of every driver with planes, beside the worker's ``scratch``.
-PLANE_ARGUMENTS = {
-    "tile_z": Argument.INDEX,
-    "tile_y": Argument.INDEX,
-    "half_x": Argument.INDEX,
-    "whole_rows": Argument.INDEX,
-    "own_columns": Argument.INDEX,
-    "plane_stride": Argument.INDEX,
-}
+PLANE_ARGUMENTS = TILE_ARGUMENTS | {"plane_stride": Argument.INDEX}
 
 
 def plane_arguments(tile: Vec3) -> dict[str, int]:
     """Return the values of ``PLANE_ARGUMENTS`` for a tile."""
-    return {
-        "tile_z": tile.z,
-        "tile_y": tile.y,
-        "half_x": half(tile.x),
-        "whole_rows": whole_rows(tile),
-        "own_columns": own_columns(tile),
-        "plane_stride": plane_stride(tile),
-    }
+    return tile_arguments(tile) | {"plane_stride": plane_stride(tile)}
 
 
 class ColumnRun(NamedTuple):

@@ -16,6 +16,7 @@ from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Value
 from znni.primitives.cpu.fft_tiled.overlap_save import TABLE_COLUMNS
 from znni.primitives.cpu.fft_tiled.planes import PLANE_ARGUMENTS, Planes
+from znni.primitives.cpu.fft_tiled.tile_transform import along_axes
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
@@ -23,29 +24,17 @@ FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 # pass from an image ignores bias, slope and floor. ``number`` is the floats of a group.
 SHARE_ARGUMENTS = {
     **image_parameters("array"),
-    "maps": INDEX,
     "table": INDICES,
-    "tiles": INDEX,
-    "tiles_per_share": INDEX,
-    "inner_z": INDEX,
-    "inner_y": INDEX,
-    "inner_x": INDEX,
-    "spectra": FLOATS,
-    "number": INDEX,
-    "tile_stride": INDEX,
-    "bias": FLOATS,
-    "slope": FLOATS,
-    "floor": FLOATS,
+    **dict.fromkeys(("maps", "tiles", "tiles_per_share", "number", "tile_stride"), INDEX),
+    **along_axes("inner", [INDEX] * 3),
+    **dict.fromkeys(("spectra", "bias", "slope", "floor"), FLOATS),
 }
 
 # Arguments of both drivers.
 DRIVER_ARGUMENTS = {
-    "rows": INDEX,
-    "columns_y": INDEX,
-    "columns_z": INDEX,
+    **dict.fromkeys(("rows", "columns_y", "columns_z", "frequency_stride"), INDEX),
     **SHARE_ARGUMENTS,
     **PLANE_ARGUMENTS,
-    "frequency_stride": INDEX,
 }
 
 

@@ -18,8 +18,9 @@ row, come the ``own_columns`` between.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 from znni.core.shapes import Vec3
 from znni.primitives.common.codelets import Codelet
@@ -42,6 +43,22 @@ FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 
 # Number of rows by which prefetches of an image run ahead of its loads.
 ROWS_AHEAD = 2
+
+# Arguments of kernels that know a tile.
+TILE_ARGUMENTS = dict.fromkeys(("tile_z", "tile_y", "half_x", "whole_rows", "own_columns"), INDEX)
+
+Each = TypeVar("Each")
+
+
+def along_axes(name: str, values: Iterable[Each]) -> dict[str, Each]:
+    """Return the argument of each axis by its name, such as ``taps_z``."""
+    return {f"{name}_{axis}": value for axis, value in zip("zyx", values, strict=True)}
+
+
+def tile_arguments(tile: Vec3) -> dict[str, int]:
+    """Return the values of ``TILE_ARGUMENTS`` for a tile."""
+    values = tile.z, tile.y, half(tile.x), whole_rows(tile), own_columns(tile)
+    return dict(zip(TILE_ARGUMENTS, values, strict=True))
 
 
 def half(length: int) -> int:
@@ -130,14 +147,8 @@ def forward_rows(length: int) -> Kernel:
     emit = Emitter(
         f"forward_rows_{length}",
         image=FLOATS,
-        map_stride=INDEX,
-        y_stride=INDEX,
-        maps=INDEX,
-        inner_y=INDEX,
-        inner_x=INDEX,
-        tile_y=INDEX,
-        plane=FLOATS,
-        staging=FLOATS,
+        **dict.fromkeys(("map_stride", "y_stride", "maps", "inner_y", "inner_x", "tile_y"), INDEX),
+        **dict.fromkeys(("plane", "staging"), FLOATS),
     )
     missing_x, missing_maps = emit.minus(emit["inner_x"], length), emit.minus(emit["maps"], LANES)
     staged = emit.smaller(missing_x, missing_maps), "<", emit.index(0)
@@ -185,19 +196,10 @@ def inverse_rows(length: int, outputs: int, curve: Curve, *, adds: bool = False)
     """
     emit = Emitter(
         f"inverse_rows_{length}_{outputs}{curve}" + "_adding" * adds,
-        plane=FLOATS,
-        image=FLOATS,
-        map_stride=INDEX,
-        y_stride=INDEX,
-        maps=INDEX,
-        skip_y=INDEX,
-        skip_x=INDEX,
-        inner_y=INDEX,
-        inner_x=INDEX,
-        bias=FLOATS,
-        slope=FLOATS,
-        floor=FLOATS,
-        staging=FLOATS,
+        **dict.fromkeys(("plane", "image"), FLOATS),
+        **dict.fromkeys(("map_stride", "y_stride", "maps"), INDEX),
+        **dict.fromkeys(("skip_y", "skip_x", "inner_y", "inner_x"), INDEX),
+        **dict.fromkeys(("bias", "slope", "floor", "staging"), FLOATS),
     )
     finishing = Finishing(emit, emit["bias"], emit["slope"], emit["floor"], curve, adds)
     finish = finishing.across_maps()

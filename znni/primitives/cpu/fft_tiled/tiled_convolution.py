@@ -31,6 +31,7 @@ from znni.primitives.cpu.fft_tiled.planes import plane_arguments
 from znni.primitives.cpu.fft_tiled.tile_batches import TileBatches
 from znni.primitives.cpu.fft_tiled.tile_drivers import forward_driver, inverse_driver
 from znni.primitives.cpu.fft_tiled.tile_transform import (
+    along_axes,
     columns,
     forward_rows,
     frequencies,
@@ -166,9 +167,7 @@ class TiledConvolution:
             table=image.table[tiles.start].ctypes.data,
             tiles=len(tiles),
             tiles_per_share=share,
-            inner_z=direction.inner.z,
-            inner_y=direction.inner.y,
-            inner_x=direction.inner.x,
+            **along_axes("inner", direction.inner),
             **plane_arguments(tile),
             spectra=spectra.ctypes.data,
             number=batches.numbers.floats,

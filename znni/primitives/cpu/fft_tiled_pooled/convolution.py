@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from znni.core.shapes import Vec3
 from znni.machine.arena import new_output, workspace
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import ConvWeights, Float32
@@ -18,7 +17,7 @@ from znni.primitives.cpu.fft_tiled.kernel_transform import transform_kernels
 from znni.primitives.cpu.fft_tiled.number_formats import FLOAT32
 from znni.primitives.cpu.fft_tiled.overlap_save import tile_table
 from znni.primitives.cpu.fft_tiled.planes import plane_arguments
-from znni.primitives.cpu.fft_tiled.tile_transform import columns, forward_rows
+from znni.primitives.cpu.fft_tiled.tile_transform import along_axes, columns, forward_rows
 from znni.primitives.cpu.fft_tiled_pooled.driver import pooled_driver
 from znni.primitives.cpu.fft_tiled_pooled.passes import (
     lane_columns,
@@ -75,11 +74,11 @@ class PooledConvolution:
             **image_arguments("source", x),
             in_features=x.shape[1],
             source_table=source_table.ctypes.data,
-            **_named("read", tiling.read),
+            **along_axes("read", tiling.read),
             **image_arguments("target", y),
             out_features=y.shape[1],
             target_table=target_table.ctypes.data,
-            **_named("written", tiling.written),
+            **along_axes("written", tiling.written),
             window_z=tiling.window.z,
             window_y=tiling.window.y,
             **plane_arguments(tiles.tile),
@@ -92,7 +91,3 @@ class PooledConvolution:
         run_phases([phase], [part.ctypes.data for part in scratch], self._workers)
         activate_further(y, tiles.layer.conv, self._workers)
         return y
-
-
-def _named(name: str, extents: Vec3) -> dict[str, int]:
-    return {f"{name}_{axis}": extent for axis, extent in zip("zyx", extents, strict=True)}

@@ -13,42 +13,30 @@ from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.fft_tiled.number_formats import NUMBER
 from znni.primitives.cpu.fft_tiled.overlap_save import TABLE_COLUMNS
 from znni.primitives.cpu.fft_tiled.planes import PLANE_ARGUMENTS, ColumnRun, Planes
+from znni.primitives.cpu.fft_tiled.tile_transform import along_axes
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
 ARGUMENTS = {
-    "forward_rows": INDEX,
-    "forward_columns_y": INDEX,
-    "forward_columns_z": INDEX,
-    "product_columns": INDEX,
-    "inverse_columns_y": INDEX,
-    "largest_row": INDEX,
-    "pooled_row": INDEX,
+    **dict.fromkeys(("forward_rows", "forward_columns_y", "forward_columns_z"), INDEX),
+    **dict.fromkeys(("product_columns", "inverse_columns_y", "largest_row", "pooled_row"), INDEX),
     # Input and output: their tiles' places, and the voxels that a tile reads and writes there.
     **image_parameters("source"),
     "in_features": INDEX,
     "source_table": INDICES,
-    "read_z": INDEX,
-    "read_y": INDEX,
-    "read_x": INDEX,
+    **along_axes("read", [INDEX] * 3),
     **image_parameters("target"),
     "out_features": INDEX,
     "target_table": INDICES,
-    "written_z": INDEX,
-    "written_y": INDEX,
-    "written_x": INDEX,
-    "window_z": INDEX,
-    "window_y": INDEX,
+    **along_axes("written", [INDEX] * 3),
+    **dict.fromkeys(("window_z", "window_y"), INDEX),
     **PLANE_ARGUMENTS,
     "kernels": FLOATS,
     "group_stride": INDEX,  # floats from the kernels of 16 output maps to the next
     # The worker's scratch has a tile's planes, then its spectra, and then a row that is minus
     # infinity at first.
-    "values_at": INDEX,
-    "largest_at": INDEX,
-    "bias": FLOATS,
-    "slope": FLOATS,
-    "floor": FLOATS,
+    **dict.fromkeys(("values_at", "largest_at"), INDEX),
+    **dict.fromkeys(("bias", "slope", "floor"), FLOATS),
 }
 
 

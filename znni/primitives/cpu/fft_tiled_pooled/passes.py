@@ -67,11 +67,8 @@ def product_columns(length: int, outputs: int, features: int) -> Kernel:
     """
     emit = Emitter(
         f"product_columns_{length}_{outputs}_{features}",
-        values=FLOATS,
-        kernels=FLOATS,
-        target=FLOATS,
-        target_stride=INDEX,
-        count=INDEX,
+        **dict.fromkeys(("values", "kernels", "target"), FLOATS),
+        **dict.fromkeys(("target_stride", "count"), INDEX),
     )
     with emit.loop(emit["count"]) as i:
         block = emit.quotient(i, LANES)
@@ -141,15 +138,9 @@ def pooled_row(window: int, outputs: int, curve: Curve) -> Kernel:
     """
     emit = Emitter(
         f"pooled_row_{window}_{outputs}{curve}",
-        largest=FLOATS,
-        image=FLOATS,
-        map_stride=INDEX,
-        maps=INDEX,
-        skip_x=INDEX,
-        inner_x=INDEX,
-        bias=FLOATS,
-        slope=FLOATS,
-        floor=FLOATS,
+        **dict.fromkeys(("largest", "image"), FLOATS),
+        **dict.fromkeys(("map_stride", "maps", "skip_x", "inner_x"), INDEX),
+        **dict.fromkeys(("bias", "slope", "floor"), FLOATS),
     )
     finish = [emit.load(emit[name]) for name in ("bias", "slope", "floor")]
     voxels: dict[int, Value] = {}

@@ -61,17 +61,9 @@ def _accumulator(taps: int) -> Kernel:
     """
     emit = Emitter(
         f"fused_product_{taps}",
-        sums=FLOATS,
-        spectra=FLOATS,
-        kernels=FLOATS,
-        waves=FLOATS,
-        vectors=INDEX,
-        maps=INDEX,
-        features=INDEX,
-        planes=INDEX,
-        batch=INDEX,
-        items=INDEX,
-        pairs=INDEX,
+        **dict.fromkeys(("sums", "spectra", "kernels", "waves"), FLOATS),
+        **dict.fromkeys(("vectors", "maps", "features", "planes"), INDEX),
+        **dict.fromkeys(("batch", "items", "pairs"), INDEX),
     )
     batch, items, pairs = emit["batch"], emit["items"], emit["pairs"]
     # The planes 1 <= z < paired have mirror images. Plane 0 is its own, and paired may be.

@@ -24,6 +24,7 @@ from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.common.vector_activation import curve
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.fft_tiled.overlap_save import tile_table
+from znni.primitives.cpu.fft_tiled.tile_transform import along_axes
 from znni.primitives.cpu.fft_tiled.tiled_convolution import Image
 from znni.primitives.cpu.winograd.passes import (
     batch_pass,
@@ -174,9 +175,7 @@ class WinogradConvolution:
             table=0,
             tiles=0,
             tiles_per_share=share,
-            inner_z=inner.z,
-            inner_y=inner.y,
-            inner_x=inner.x,
+            **along_axes("inner", inner),
             spectra=values,
             number=LANES,
             tile_stride=strips.across * row_stride,

@@ -44,8 +44,7 @@ def _image_emitter(name: str, filterings: Filterings, own: bool) -> PhaseEmitter
     )
     arguments = SHARE_ARGUMENTS | {
         "spectra": _kind(own),
-        "row_stride": INDEX,
-        "point_stride": INDEX,
+        **dict.fromkeys(("row_stride", "point_stride"), INDEX),
     }
     return PhaseEmitter(f"winograd_{name}_{algorithms}" + "_own" * own, **arguments)
 
@@ -69,11 +68,7 @@ def batch_pass() -> PhaseKernel:
     """
     emit = PhaseEmitter(
         "winograd_batch",
-        samples=INDEX,
-        products=INDEX,
-        results=INDEX,
-        in_groups=INDEX,
-        out_groups=INDEX,
+        **dict.fromkeys(("samples", "products", "results", "in_groups", "out_groups"), INDEX),
         batches=INDICES,
     )
     row = emit.times(emit["share"], PASSES)
@@ -280,20 +275,13 @@ def products_pass(own: bool) -> PhaseKernel:
     """
     emit = PhaseEmitter(
         "winograd_products" + "_own" * own,
-        samples=_kind(own),
-        samples_stride=INDEX,
-        samples_row=INDEX,
-        products=_kind(own),
-        products_stride=INDEX,
-        products_row=INDEX,
+        **dict.fromkeys(("samples", "products"), _kind(own)),
+        **dict.fromkeys(
+            ("samples_stride", "samples_row", "products_stride", "products_row"), INDEX
+        ),
         kernels=FLOATS,
-        rows=INDEX,
-        in_features=INDEX,
-        groups=INDEX,
-        points=INDEX,
-        points_per_share=INDEX,
-        values=INDICES,
-        first_values=INDICES,
+        **dict.fromkeys(("rows", "in_features", "groups", "points", "points_per_share"), INDEX),
+        **dict.fromkeys(("values", "first_values"), INDICES),
     )
     groups, group_floats = emit["groups"], emit.times(emit["in_features"], LANES)
     most = max(BLOCKS)
