@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from znni.core.shapes import ONE, Shape5
 from znni.machine.arena import new_output
@@ -28,10 +29,10 @@ class MaxPooling:
     """
 
     device: Device
-    name: str
-    fragments: bool
+    name: str = "max_pooling"
     accuracy: float = 0.0
     version = 2
+    fragments: ClassVar[bool] = False
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape if a window fits, and if all fragments have the same size."""
@@ -63,9 +64,14 @@ class MaxPooling:
         return run
 
 
-def primitives(device: Device) -> tuple[MaxPooling, ...]:
+@dataclass(frozen=True)
+class MaxPoolingFragments(MaxPooling):
+    """All fragments of a max-pooling on the CPU."""
+
+    name: str = "max_pooling_fragments"
+    fragments: ClassVar[bool] = True
+
+
+def primitives(device: Device) -> tuple[MaxPooling, MaxPoolingFragments]:
     """Return plain max-pooling and max-pooling fragments."""
-    return (
-        MaxPooling(device, "max_pooling", fragments=False),
-        MaxPooling(device, "max_pooling_fragments", fragments=True),
-    )
+    return MaxPooling(device), MaxPoolingFragments(device)

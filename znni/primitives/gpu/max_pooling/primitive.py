@@ -66,13 +66,8 @@ class GpuMaxPooling(ShapedPrimitive[PoolingWork]):
     """
 
     numbers: NumberFormat = EXACT
-    fragments: bool = False
     family: ClassVar[str] = "gpu_max_pooling"
-
-    @property
-    def name(self) -> str:
-        """The name in the catalogue, which says whether it makes fragments."""
-        return super().name + "_fragments" * self.fragments
+    fragments: ClassVar[bool] = False
 
     def work(self, layer: Operation, shape: Shape5) -> PoolingWork | None:
         """Decline windows that do not fit, fragments of different sizes, and too large planes."""
@@ -143,6 +138,14 @@ def division(shape: Shape5, out: Shape5, window: Vec3, most: int) -> tuple[int, 
     return threads, columns * -(-out.z // planes) * shape.f * shape.n, planes
 
 
-def primitives(device: Device) -> tuple[GpuMaxPooling, ...]:
+@dataclass(frozen=True)
+class GpuMaxPoolingFragments(GpuMaxPooling):
+    """All fragments of a max-pooling on a GPU."""
+
+    family: ClassVar[str] = "gpu_max_pooling_fragments"
+    fragments: ClassVar[bool] = True
+
+
+def primitives(device: Device) -> tuple[GpuMaxPooling, GpuMaxPoolingFragments]:
     """Return plain max-pooling and max-pooling fragments."""
-    return GpuMaxPooling(device), GpuMaxPooling(device, fragments=True)
+    return GpuMaxPooling(device), GpuMaxPoolingFragments(device)
